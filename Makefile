@@ -1,0 +1,53 @@
+# The menu. Each target does all of its own set-up on a Debian machine with Rust, and is harmless twice.
+
+CARGO ?= cargo
+# How to install shellcheck or cargo-deny is left to the person: `verify` uses them when they are there.
+SCRIPTS := .ci/run docs/demo/demo.sh tests/testkit/ensure-packages.sh
+
+export WARREN_RUN API_PORT DEMO_PORT
+
+.PHONY: help run stop test soak bench verify fix
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+# Settings: WARREN_RUN=DIRECTORY API_PORT=8080 DEMO_PORT=8088.
+run: ## Start a node in the background, with a demo service on http://127.0.0.1:8088
+	@docs/demo/demo.sh run
+
+stop: ## Stop the node of `make run` and remove everything it had
+	@docs/demo/demo.sh stop
+
+# One build makes the tests and the `warren` that end-to-end tests run; by itself `cargo test` makes a program
+# only for integration tests of its own package. The second command then has nothing left to compile.
+BUILD_TESTS := $(CARGO) build --workspace --all-targets --locked
+TEST := $(CARGO) test --workspace --locked --no-fail-fast
+
+test: ## Run every test, with small counts (needs root: real containers and networks)
+	@tests/testkit/ensure-packages.sh test
+	$(BUILD_TESTS)
+	$(TEST)
+
+soak: ## Run every test with the large counts: takes hours
+	@tests/testkit/ensure-packages.sh test
+	$(BUILD_TESTS)
+	WARREN_SOAK=1 $(TEST)
+
+bench: ## Measure this machine: print the figures and write them as JSON
+	@tests/testkit/ensure-packages.sh test
+	$(CARGO) build --release --locked -p warren --bin warren -p warren-test-bench
+	$(CARGO) run --release --locked -p warren-test-bench
+
+verify: ## Check formatting, lints, docs, layering and licences; writes nothing but build output
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
+	$(CARGO) test --locked -p warren-test-tidy -- --show-output
+	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --locked check; \
+	 else echo 'cargo-deny is not installed: advisories and licences were not checked'; fi
+	@if command -v shellcheck >/dev/null; then shellcheck $(SCRIPTS); \
+	 else echo 'shellcheck is not installed: the scripts were not checked'; fi
+
+fix: ## Format, and apply what the lints suggest
+	$(CARGO) clippy --workspace --all-targets --locked --fix --allow-dirty --allow-staged
+	$(CARGO) fmt --all

@@ -1,0 +1,258 @@
+//! The cluster's certificate authority: makes itself once, then issues certificates to identities.
+
+use std::fmt;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber,
+    date_time_ymd,
+};
+use rustls::crypto::ring;
+use rustls_pki_types::CertificateDer;
+use x509_parser::oid_registry::OID_X509_ORGANIZATION_NAME;
+use zeroize::Zeroizing;
+
+use crate::identity::{parse_der, parse_part};
+use crate::pem::{self, Bundle};
+use crate::{
+    CaDigest, Credentials, FileError, Identity, IdentityError, MANAGER_NAME, MaterialError, PrivateKey, Role,
+    Roots, files,
+};
+
+const AUTHORITY_NAME: &str = "warren-ca";
+const AUTHORITY_VALIDITY: Duration = Duration::from_secs(20 * 365 * 24 * 60 * 60);
+/// Certificates begin this long before they are made, for machines whose clocks are a little behind.
+const BACK_DATED: Duration = Duration::from_secs(5 * 60);
+/// 9999-12-31T23:59:59Z, the last moment X.509 can name (RFC 5280, 4.1.2.5).
+const LAST_MOMENT: Duration = Duration::from_secs(253_402_300_799);
+
+/// Why a certificate could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// The identity is of another cluster.
+    #[error("asked to issue a certificate for cluster {wanted}, but this is the authority of {own}")]
+    OtherCluster {
+        /// The cluster in the identity.
+        wanted: String,
+        /// The authority's own.
+        own: String,
+    },
+    /// The authority is past its own end.
+    #[error("the cluster's certificate authority expired: replace it, or set the machine's clock right")]
+    Expired,
+    /// The time is before 1970.
+    #[error("the machine's clock stands before 1970: set it right")]
+    Clock,
+    /// The request is broken, its signature is wrong, or its key is of another kind.
+    #[error("unusable certificate request, wanted PKCS #10 signed with ECDSA P-256: {0}")]
+    Request(String),
+    /// The operating system gave no randomness.
+    #[error("the operating system gave no random bytes for a serial number")]
+    Randomness,
+    /// A name that certificates cannot carry.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The authority's own certificate or key.
+    #[error("the authority's own certificate and key")]
+    Material(#[from] MaterialError),
+    /// Writing the certificate failed.
+    #[error("the certificate could not be written")]
+    Certificate(#[from] rcgen::Error),
+}
+
+/// The cluster's authority with its key. Whoever has it can be anyone in the cluster.
+pub struct CertificateAuthority {
+    cluster: String,
+    certificate_pem: String,
+    certificate: CertificateDer<'static>,
+    expires: Duration,
+    key: PrivateKey,
+    pair: Zeroizing<KeyPair>,
+}
+
+impl CertificateAuthority {
+    /// A new authority for the cluster with this id, valid for 20 years from `now`.
+    pub fn create(cluster: &str, now: SystemTime) -> Result<Self, AuthorityError> {
+        let cluster = parse_part("cluster", cluster.to_owned())?;
+        let key = PrivateKey::generate()?;
+        let mut params = params(since_epoch(now)?, AUTHORITY_VALIDITY, LAST_MOMENT)?;
+        params.distinguished_name.push(DnType::OrganizationName, cluster);
+        params.distinguished_name.push(DnType::CommonName, AUTHORITY_NAME);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let pair = key.pair()?;
+        let certificate = params.self_signed(&*pair)?;
+        Ok(Self::new(certificate.pem(), key)?)
+    }
+
+    /// Puts an authority's certificate and key (both PEM) together again.
+    pub fn parse(certificate_pem: &str, key_pem: &str) -> Result<Self, MaterialError> {
+        Self::new(certificate_pem.to_owned(), PrivateKey::parse(key_pem)?)
+    }
+
+    /// Reads the file that [`CertificateAuthority::save`] wrote.
+    pub fn load(path: &Path) -> Result<Self, FileError> {
+        let text = files::read_private(path)?;
+        Bundle::parse(&text)
+            .and_then(|Bundle { certificates, key }| Self::new(certificates, key))
+            .map_err(|source| FileError::Content { path: path.to_owned(), source })
+    }
+
+    /// Writes certificate and key into one file of mode 0600, replacing it as a whole.
+    pub fn save(&self, path: &Path) -> Result<(), FileError> {
+        files::write_private(path, pem::join(&self.certificate_pem, &self.key).as_bytes())
+    }
+
+    fn new(certificate_pem: String, key: PrivateKey) -> Result<Self, MaterialError> {
+        let found = pem::parse_certificates(&certificate_pem)?;
+        let [certificate] = <[_; 1]>::try_from(found)
+            .map_err(|found| MaterialError::Count { wanted: "one certificate", found: found.len() })?;
+        let parsed = parse_der(&certificate)?;
+        if !parsed.is_ca() {
+            return Err(MaterialError::NotAnAuthority);
+        }
+        let pair = key.pair()?;
+        if parsed.public_key().raw != pair.subject_public_key_info() {
+            return Err(MaterialError::KeyMismatch);
+        }
+        let organization = parsed.subject().iter_by_oid(&OID_X509_ORGANIZATION_NAME).next();
+        let cluster = organization.and_then(|value| value.as_str().ok()).unwrap_or_default();
+        let cluster = parse_part("cluster", cluster.to_owned())?;
+        let expires = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
+        let expires = Duration::from_secs(expires);
+        Ok(Self { cluster, certificate_pem, certificate, expires, key, pair })
+    }
+
+    /// The id of the cluster it issues for.
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// Its certificate; not secret.
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    /// Its key.
+    pub fn key(&self) -> &PrivateKey {
+        &self.key
+    }
+
+    /// What members of the cluster trust.
+    pub fn roots(&self) -> Roots {
+        Roots::parse(&self.certificate_pem).expect("the certificate was read when the authority was")
+    }
+
+    /// What a join token carries, so that a joiner knows this authority from another.
+    pub fn digest(&self) -> CaDigest {
+        CaDigest::of(&self.certificate)
+    }
+
+    /// A new key and a certificate for it. Validity begins five minutes before `now` and lasts
+    /// [`Role::validity`], at most as long as the authority.
+    pub fn issue(&self, identity: &Identity, now: SystemTime) -> Result<Credentials, AuthorityError> {
+        let key = PrivateKey::generate()?;
+        let certificate = self.certify(identity, &*key.pair()?, now)?;
+        Ok(Credentials::new(certificate, key)?)
+    }
+
+    /// A certificate (PEM) for the key of a request. Nothing else in the request has any influence.
+    pub fn sign(
+        &self,
+        identity: &Identity,
+        request: &CertificateRequest,
+        now: SystemTime,
+    ) -> Result<String, AuthorityError> {
+        self.certify(identity, &request.public_key, now)
+    }
+
+    fn certify(
+        &self,
+        identity: &Identity,
+        public_key: &impl PublicKeyData,
+        now: SystemTime,
+    ) -> Result<String, AuthorityError> {
+        if identity.cluster() != self.cluster {
+            let wanted = identity.cluster().to_owned();
+            return Err(AuthorityError::OtherCluster { wanted, own: self.cluster.clone() });
+        }
+        let now = since_epoch(now)?;
+        if now >= self.expires {
+            return Err(AuthorityError::Expired);
+        }
+        let role = identity.role();
+        let mut params = params(now, role.validity(), self.expires)?;
+        params.distinguished_name = identity.subject();
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = role.key_usages();
+        params.use_authority_key_identifier_extension = true;
+        if role == Role::Manager {
+            params.subject_alt_names = vec![SanType::DnsName(MANAGER_NAME.try_into()?)];
+        }
+        let issuer = Issuer::from_ca_cert_der(&self.certificate, &*self.pair)?;
+        Ok(params.signed_by(public_key, &issuer)?.pem())
+    }
+}
+
+impl fmt::Debug for CertificateAuthority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CertificateAuthority")
+            .field("cluster", &self.cluster)
+            .field("digest", &self.digest())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What every certificate has: a random serial number, an empty subject, and a validity from a little
+/// before `now` for `validity`, but not beyond `end`.
+fn params(now: Duration, validity: Duration, end: Duration) -> Result<CertificateParams, AuthorityError> {
+    let mut serial = [0u8; 16];
+    let random = ring::default_provider().secure_random;
+    random.fill(&mut serial).map_err(|_| AuthorityError::Randomness)?;
+    // A positive number without leading zeros, as DER wants it (RFC 5280, 4.1.2.2).
+    serial[0] = serial[0] & 0x7f | 0x40;
+    let epoch = date_time_ymd(1970, 1, 1);
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.serial_number = Some(SerialNumber::from(serial.to_vec()));
+    params.not_before = epoch + now.saturating_sub(BACK_DATED);
+    params.not_after = epoch + (now + validity).min(end);
+    Ok(params)
+}
+
+fn since_epoch(now: SystemTime) -> Result<Duration, AuthorityError> {
+    let since = now.duration_since(UNIX_EPOCH).map_err(|_| AuthorityError::Clock)?;
+    Ok(Duration::from_secs(since.as_secs()).min(LAST_MOMENT))
+}
+
+/// A request for a certificate (PKCS #10), of which only the public key counts.
+#[derive(Debug)]
+pub struct CertificateRequest {
+    public_key: rcgen::PublicKey,
+}
+
+impl CertificateRequest {
+    /// The request of the holder of `key`, as PEM.
+    pub fn create(key: &PrivateKey) -> Result<String, AuthorityError> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        Ok(params.serialize_request(&*key.pair()?)?.pem()?)
+    }
+
+    /// Reads a request and checks that it was signed by the key it asks for.
+    pub fn parse(pem: &str) -> Result<Self, AuthorityError> {
+        let request = CertificateSigningRequestParams::from_pem(pem)
+            .map_err(|error| AuthorityError::Request(error.to_string()))?;
+        let public_key = request.public_key;
+        if *public_key.algorithm() != PKCS_ECDSA_P256_SHA256 {
+            return Err(AuthorityError::Request("its key is of another kind".to_owned()));
+        }
+        Ok(Self { public_key })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+use proptest::prelude::*;
+use rcgen::PKCS_ED25519;
+use x509_parser::certificate::X509Certificate;
+
+use super::*;
+
+const CLUSTER: &str = "c1x";
+const MINUTE: u64 = 60;
+const DAY: u64 = 24 * 60 * MINUTE;
+
+fn at(seconds: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+/// 2026-11-20T00:00:00Z.
+const NOW: u64 = 1_795_132_800;
+
+fn authority() -> CertificateAuthority {
+    CertificateAuthority::create(CLUSTER, at(NOW)).unwrap()
+}
+
+fn identity(role: Role) -> Identity {
+    Identity::new(CLUSTER, role, "n1").unwrap()
+}
+
+fn with_certificate<T>(pem: &str, read: impl FnOnce(&X509Certificate<'_>) -> T) -> T {
+    let der = &pem::parse_certificates(pem).unwrap()[0];
+    read(&parse_der(der).unwrap())
+}
+
+fn validity(pem: &str) -> (i64, i64) {
+    with_certificate(pem, |certificate| {
+        let validity = certificate.validity();
+        (validity.not_before.timestamp(), validity.not_after.timestamp())
+    })
+}
+
+#[test]
+fn certificates_say_who_for_how_long_and_for_what() {
+    let authority = authority();
+    for (role, days, server) in [
+        (Role::Manager, 90, true),
+        (Role::Worker, 90, false),
+        (Role::Admin, 365, false),
+        (Role::Viewer, 365, false),
+    ] {
+        let issued = authority.issue(&identity(role), at(NOW)).unwrap();
+        assert_eq!(issued.identity(), &identity(role));
+        assert_eq!(issued.expires_at(), at(NOW + days * DAY));
+        let expected = ((NOW - 5 * MINUTE) as i64, (NOW + days * DAY) as i64);
+        assert_eq!(validity(issued.certificate_pem()), expected);
+        with_certificate(issued.certificate_pem(), |certificate| {
+            let usage = certificate.extended_key_usage().unwrap().unwrap().value;
+            assert_eq!((usage.client_auth, usage.server_auth, usage.any), (true, server, false));
+            assert!(!certificate.is_ca());
+        });
+    }
+    assert_eq!(validity(authority.certificate_pem()).1, (NOW + 20 * 365 * DAY) as i64);
+}
+
+#[test]
+fn serial_numbers_differ_even_for_one_key() {
+    let (authority, key) = (authority(), PrivateKey::generate().unwrap());
+    let request = CertificateRequest::parse(&CertificateRequest::create(&key).unwrap()).unwrap();
+    let serial = || {
+        let pem = authority.sign(&identity(Role::Worker), &request, at(NOW)).unwrap();
+        with_certificate(&pem, |certificate| certificate.raw_serial().to_vec())
+    };
+    assert_ne!(serial(), serial());
+}
+
+#[test]
+fn a_request_gives_its_key_and_nothing_else() {
+    let (authority, key) = (authority(), PrivateKey::generate().unwrap());
+    let mut greedy = CertificateParams::new(vec![MANAGER_NAME.to_owned()]).unwrap();
+    greedy.distinguished_name = identity(Role::Manager).subject();
+    let greedy = greedy.serialize_request(&*key.pair().unwrap()).unwrap().pem().unwrap();
+    let request = CertificateRequest::parse(&greedy).unwrap();
+    let certificate = authority.sign(&identity(Role::Worker), &request, at(NOW)).unwrap();
+    let issued = Credentials::new(certificate, key).unwrap();
+    assert_eq!(issued.identity(), &identity(Role::Worker));
+}
+
+#[test]
+fn a_request_not_signed_by_its_key_is_refused() {
+    let key = PrivateKey::generate().unwrap();
+    let pem = CertificateRequest::create(&key).unwrap();
+    CertificateRequest::parse(&pem).unwrap();
+    // The last line of the base64 text is the end of the signature.
+    let end = pem.find("\n-----END").unwrap();
+    let start = pem[..end].rfind('\n').unwrap() + 1;
+    let digits = (start..end).filter(|at| pem.as_bytes()[*at] != b'=');
+    let refusals = digits.map(|at| {
+        let digit = if pem.as_bytes()[at] == b'A' { "B" } else { "A" };
+        let forged = format!("{}{digit}{}", &pem[..at], &pem[at + 1..]);
+        CertificateRequest::parse(&forged).unwrap_err().to_string()
+    });
+    assert!(refusals.filter(|refusal| refusal.contains("signature")).count() > 0);
+
+    let other = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+    let other = CertificateParams::default().serialize_request(&other).unwrap().pem().unwrap();
+    for bad in [other.as_str(), "", key.pem()] {
+        let refused = CertificateRequest::parse(bad).unwrap_err();
+        assert!(matches!(refused, AuthorityError::Request(_)), "{refused}");
+    }
+}
+
+#[test]
+fn issues_for_its_own_cluster_and_in_its_own_time_only() {
+    let authority = authority();
+    let foreign = Identity::new("c2x", Role::Admin, "eve").unwrap();
+    let refused = authority.issue(&foreign, at(NOW)).unwrap_err();
+    assert!(matches!(refused, AuthorityError::OtherCluster { .. }));
+
+    let end = NOW + 20 * 365 * DAY;
+    let late = authority.issue(&identity(Role::Admin), at(end - DAY)).unwrap();
+    assert_eq!(late.expires_at(), at(end));
+    let refused = authority.issue(&identity(Role::Admin), at(end)).unwrap_err();
+    assert!(matches!(refused, AuthorityError::Expired));
+    let refused = CertificateAuthority::create(CLUSTER, UNIX_EPOCH - Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(refused, AuthorityError::Clock));
+    let refused = CertificateAuthority::create("two words", at(NOW)).unwrap_err();
+    assert!(matches!(refused, AuthorityError::Identity(_)));
+}
+
+#[test]
+fn times_beyond_what_certificates_can_name_are_capped() {
+    let authority = CertificateAuthority::create(CLUSTER, at(LAST_MOMENT.as_secs() + DAY)).unwrap();
+    assert_eq!(validity(authority.certificate_pem()).1, LAST_MOMENT.as_secs() as i64);
+}
+
+#[test]
+fn an_authority_survives_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ca.pem");
+    let authority = authority();
+    authority.save(&path).unwrap();
+    authority.save(&path).unwrap();
+    let again = CertificateAuthority::load(&path).unwrap();
+    assert_eq!((again.cluster(), again.digest()), (CLUSTER, authority.digest()));
+    assert_eq!(again.roots().digests(), [authority.digest()]);
+    assert_eq!(authority.digest().to_string().len(), 64);
+    let issued = again.issue(&identity(Role::Admin), at(NOW)).unwrap();
+
+    let refused = CertificateAuthority::parse(again.certificate_pem(), issued.key().pem()).unwrap_err();
+    assert!(matches!(refused, MaterialError::KeyMismatch));
+    let refused = CertificateAuthority::parse(issued.certificate_pem(), issued.key().pem()).unwrap_err();
+    assert!(matches!(refused, MaterialError::NotAnAuthority));
+    assert!(matches!(Roots::parse(issued.certificate_pem()), Err(MaterialError::NotAnAuthority)));
+}
+
+#[test]
+fn credentials_survive_their_file_and_a_wrong_one_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("node.pem");
+    let authority = authority();
+    let issued = authority.issue(&identity(Role::Worker), at(NOW)).unwrap();
+    issued.save(&path).unwrap();
+    let again = Credentials::load(&path).unwrap();
+    assert_eq!((again.identity(), again.to_pem()), (issued.identity(), issued.to_pem()));
+
+    let other = authority.issue(&identity(Role::Worker), at(NOW)).unwrap();
+    let mixed = Credentials::new(issued.certificate_pem(), other.key().clone()).unwrap_err();
+    assert!(matches!(mixed, MaterialError::KeyMismatch));
+    for bad in [
+        "",
+        issued.certificate_pem(),
+        issued.key().pem(),
+        &format!("{}{}", *issued.to_pem(), *other.to_pem()),
+    ] {
+        files::write_private(&path, bad.as_bytes()).unwrap();
+        let text = Credentials::load(&path).unwrap_err().to_string();
+        assert!(text.contains(path.to_str().unwrap()), "{text}");
+    }
+}
+
+#[test]
+fn nothing_secret_is_shown() {
+    let authority = authority();
+    let issued = authority.issue(&identity(Role::Admin), at(NOW)).unwrap();
+    let shown = format!("{authority:?} {issued:?} {:?}", Bundle::parse(&issued.to_pem()).unwrap());
+    for secret in [authority.key(), issued.key()] {
+        let body = secret.pem().lines().nth(1).unwrap();
+        assert!(body.len() > 20 && !shown.contains(body));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn every_identity_reads_back_from_its_certificate(
+        id in "[a-zA-Z0-9._@:+-]{1,64}", role in proptest::sample::select(Role::ALL.to_vec()),
+    ) {
+        let identity = Identity::new(CLUSTER, role, id).unwrap();
+        let issued = authority().issue(&identity, at(NOW)).unwrap();
+        let der = &pem::parse_certificates(issued.certificate_pem()).unwrap()[0];
+        prop_assert_eq!(Identity::from_der(der).unwrap(), identity);
+    }
+}

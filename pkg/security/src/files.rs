@@ -1,0 +1,235 @@
+//! Files with keys in them: written whole or not at all, readable by their owner only.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use crate::MaterialError;
+
+/// Far more than any bundle of certificates and keys needs.
+const LARGEST: u64 = 1 << 20;
+
+/// Why a file with certificates or keys could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The operating system refused to read it.
+    #[error("cannot read {}: check that it exists and belongs to this user", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The operating system refused to write it. What stood there before still does.
+    #[error("cannot write {}: check that its directory exists, is writable and has room", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others can read a private key.
+    #[error(
+        "{} holds a private key and others may read it (mode {mode:04o}): run `chmod 600 {}`, and replace \
+         the key if somebody may have seen it", path.display(), path.display()
+    )]
+    TooOpen {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It holds something else.
+    #[error(
+        "{} is not the certificate and key that were written there: restore it from a backup",
+        path.display()
+    )]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: MaterialError,
+    },
+}
+
+/// Writes a file of mode 0600, replacing it as a whole: a crash leaves the old content or the new, durably.
+pub fn write_private(path: &Path, content: &[u8]) -> Result<(), FileError> {
+    write(path, content, 0o600).map_err(|source| FileError::Write { path: path.to_owned(), source })
+}
+
+/// Writes a file of mode 0644 in the same way, for what everybody may know.
+pub fn write_public(path: &Path, content: &[u8]) -> Result<(), FileError> {
+    write(path, content, 0o644).map_err(|source| FileError::Write { path: path.to_owned(), source })
+}
+
+/// Makes a directory, and those above it that are missing, that only their owner may enter (mode 0700).
+/// One that is there already is left as it is.
+pub fn ensure_private_dir(path: &Path) -> Result<(), FileError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|source| FileError::Write { path: path.to_owned(), source })
+}
+
+/// Reads a text that nobody but its owner may read, and refuses one that others may.
+pub fn read_private(path: &Path) -> Result<Zeroizing<String>, FileError> {
+    let read = |source| FileError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(read)?;
+    let metadata = file.metadata().map_err(read)?;
+    let mode = metadata.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(FileError::TooOpen { path: path.to_owned(), mode });
+    }
+    if metadata.len() > LARGEST {
+        return Err(read(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 1 MiB")));
+    }
+    // Room for all of it and the read that finds the end: growing would leave a copy in freed memory.
+    let room = usize::try_from(metadata.len()).expect("bounded above") + 32;
+    let mut text = Zeroizing::new(String::with_capacity(room));
+    file.take(LARGEST).read_to_string(&mut text).map_err(read)?;
+    Ok(text)
+}
+
+fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let name =
+        path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a file name"))?;
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let mut partial_name = std::ffi::OsString::from(".");
+    partial_name.push(name);
+    partial_name.push(".partial");
+    let partial = directory.join(partial_name);
+
+    let mut file = lock_partial(&partial)?;
+    let written = fill(&mut file, content, mode).and_then(|()| fs::rename(&partial, path));
+    if written.is_err() {
+        // Still locked, so that it is ours to remove. What cannot be removed is reused by the next write.
+        let _ = fs::remove_file(&partial);
+    }
+    written?;
+    // Makes the rename itself durable.
+    File::open(directory)?.sync_all()
+}
+
+fn fill(file: &mut File, content: &[u8], mode: u32) -> io::Result<()> {
+    file.set_len(0)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+/// Opens the file that will take the place of the real one, alone. Its name is always the same, so that what
+/// a crash left behind is reused; the lock keeps two writers apart. A writer that waited for the lock holds
+/// a file that has meanwhile been renamed, and opens anew.
+fn lock_partial(partial: &Path) -> io::Result<File> {
+    loop {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(partial)?;
+        file.lock()?;
+        let held = file.metadata()?;
+        match fs::symlink_metadata(partial) {
+            Ok(named) if (named.dev(), named.ino()) == (held.dev(), held.ino()) => return Ok(file),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(dir: &Path) -> Vec<String> {
+        let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn private_files_are_the_owners_alone_even_over_an_open_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.pem");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        for _ in 0..2 {
+            write_private(&path, b"secret").unwrap();
+            assert_eq!((mode(&path), read_private(&path).unwrap().as_str()), (0o600, "secret"));
+        }
+        write_public(&path, b"known").unwrap();
+        assert_eq!((mode(&path), fs::read_to_string(&path).unwrap()), (0o644, "known".to_owned()));
+        assert_eq!(entries(dir.path()), ["node.pem"]);
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_refused_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.pem");
+        write_private(&path, b"secret").unwrap();
+        for open in [0o640, 0o604, 0o620] {
+            fs::set_permissions(&path, Permissions::from_mode(open)).unwrap();
+            let refused = read_private(&path).unwrap_err();
+            assert!(matches!(refused, FileError::TooOpen { mode, .. } if mode == open));
+            assert!(refused.to_string().contains(&format!("chmod 600 {}", path.display())));
+        }
+    }
+
+    #[test]
+    fn what_a_crash_left_behind_is_reused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.pem");
+        fs::write(dir.path().join(".node.pem.partial"), "half of a longer text that a crash cut").unwrap();
+        write_private(&path, b"whole").unwrap();
+        assert_eq!(read_private(&path).unwrap().as_str(), "whole");
+        assert_eq!(entries(dir.path()), ["node.pem"]);
+    }
+
+    #[test]
+    fn a_failed_write_leaves_what_stood_there_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("taken");
+        fs::create_dir_all(path.join("inside")).unwrap();
+        let refused = write_private(&path, b"secret").unwrap_err();
+        assert!(matches!(refused, FileError::Write { path: named, .. } if named == path));
+        assert_eq!(entries(dir.path()), ["taken"]);
+        let missing = dir.path().join("no/such/file");
+        assert!(matches!(write_private(&missing, b"x"), Err(FileError::Write { .. })));
+        assert!(matches!(read_private(&missing), Err(FileError::Read { .. })));
+    }
+
+    #[test]
+    fn writers_at_once_leave_one_whole_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("contexts.toml");
+        std::thread::scope(|scope| {
+            for writer in 0..4u8 {
+                let path = &path;
+                scope.spawn(move || {
+                    for _ in 0..10 {
+                        write_private(path, &[b'a' + writer; 5_000]).unwrap();
+                    }
+                });
+            }
+        });
+        let text = read_private(&path).unwrap();
+        assert_eq!(text.len(), 5_000);
+        assert!(text.bytes().all(|byte| byte == text.as_bytes()[0]));
+        assert_eq!(entries(dir.path()), ["contexts.toml"]);
+    }
+
+    #[test]
+    fn private_directories_are_made_closed_and_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b");
+        ensure_private_dir(&path).unwrap();
+        ensure_private_dir(&path).unwrap();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o700, 0o700));
+    }
+}

@@ -1,0 +1,33 @@
+//! Who is who in a cluster: its certificate authority, the identities in its certificates, and the mutual
+//! TLS 1.3 of its one port. The unix socket is the second source of identities.
+//!
+//! This crate decides who the other side of a connection is ([`Peer`]), never what it may do. It must never
+//! put key bytes into a log, an error or a `Debug` text, never accept TLS below 1.3, and never let a
+//! certificate be taken for a manager's that does not carry the name only manager certificates have.
+//!
+//! Start reading at [`Identity`], then [`CertificateAuthority`], then [`serve_tls`].
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod authority;
+mod credentials;
+pub mod files;
+mod identity;
+mod key;
+mod peer;
+mod pem;
+mod roots;
+mod serve;
+mod tls;
+
+pub use authority::{AuthorityError, CertificateAuthority, CertificateRequest};
+pub use credentials::Credentials;
+pub use files::FileError;
+pub use identity::{Identity, IdentityError, MANAGER_NAME, Role};
+pub use key::PrivateKey;
+pub use peer::Peer;
+pub use pem::MaterialError;
+pub use roots::{CaDigest, Roots};
+pub use serve::{
+    Connection, HandshakeLimits, Incoming, LocalListener, LocalSocketError, serve_local, serve_tls,
+};
+pub use tls::{ConnectError, LiveCertificate, TlsError, client_config, connect, server_config};

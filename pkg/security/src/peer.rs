@@ -1,0 +1,43 @@
+//! Who is at the other end of a connection.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::Identity;
+
+/// The other end, as far as the connection proves it. What it may do is decided by the API.
+///
+/// Every request served through [`crate::serve_tls`] or [`crate::serve_local`] carries one in its extensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// It holds the key of a certificate of this cluster that is valid now.
+    Certificate {
+        /// Who the certificate was issued to.
+        identity: Identity,
+        /// Where it dialled from.
+        address: SocketAddr,
+    },
+    /// A process on this machine that may open the unix socket, as the kernel names it.
+    Local {
+        /// Its effective user at the time it connected.
+        uid: u32,
+        /// Its effective group at the time it connected.
+        gid: u32,
+    },
+    /// It showed no certificate. It may learn the authority's certificate and join, nothing else.
+    Anonymous {
+        /// Where it dialled from.
+        address: SocketAddr,
+    },
+}
+
+/// As in audit lines: `admin alice at 10.0.0.7:40112`, `uid 1000`, `nobody known at 10.0.0.7:40112`.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Certificate { identity, address } => write!(f, "{identity} at {address}"),
+            Peer::Local { uid, .. } => write!(f, "uid {uid}"),
+            Peer::Anonymous { address } => write!(f, "nobody known at {address}"),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! PEM text (RFC 7468) taken apart: certificates on one side, the private key on the other.
+
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use zeroize::Zeroizing;
+
+use crate::{IdentityError, PrivateKey};
+
+/// Why PEM text is not the certificate and key that were wanted. Says nothing of key bytes.
+#[derive(Debug, thiserror::Error)]
+pub enum MaterialError {
+    /// The text is broken.
+    #[error("broken PEM text: {0}")]
+    Pem(String),
+    /// A section was not there, or was there too often.
+    #[error("wanted {wanted}, found {found}")]
+    Count {
+        /// What was wanted, in words.
+        wanted: &'static str,
+        /// How many there were.
+        found: usize,
+    },
+    /// The certificate does not say who it belongs to.
+    #[error("unusable certificate")]
+    Identity(#[from] IdentityError),
+    /// The certificate is not one of an authority.
+    #[error("wanted the certificate of a certificate authority, found an ordinary one")]
+    NotAnAuthority,
+    /// The key is not of a kind this crate makes.
+    #[error("unusable private key, wanted PKCS #8 of ECDSA P-256: {0}")]
+    Key(String),
+    /// The key is another certificate's.
+    #[error("the private key does not belong to the certificate: use the pair that was issued together")]
+    KeyMismatch,
+}
+
+/// Certificates and the private key that belongs to the first of them, as one file holds them: in two
+/// files, a crash between two writes could leave a certificate beside another's key.
+#[derive(Debug)]
+pub(crate) struct Bundle {
+    pub(crate) certificates: String,
+    pub(crate) key: PrivateKey,
+}
+
+impl Bundle {
+    pub(crate) fn parse(text: &str) -> Result<Self, MaterialError> {
+        let mut certificates = String::new();
+        // Never grows, so that no copy of the key is left behind in freed memory.
+        let mut key = Zeroizing::new(String::with_capacity(text.len() + 1));
+        let (mut in_key, mut keys) = (false, 0);
+        for line in text.lines() {
+            if line.starts_with("-----BEGIN ") {
+                in_key = line.contains("PRIVATE KEY-----");
+                keys += usize::from(in_key);
+            }
+            let section: &mut String = if in_key { &mut key } else { &mut certificates };
+            section.push_str(line);
+            section.push('\n');
+        }
+        if keys != 1 {
+            return Err(MaterialError::Count { wanted: "one private key", found: keys });
+        }
+        Ok(Self { certificates, key: PrivateKey::parse(&key)? })
+    }
+}
+
+/// The text of [`Bundle`].
+pub(crate) fn join(certificates: &str, key: &PrivateKey) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(String::with_capacity(certificates.len() + key.pem().len()));
+    text.push_str(certificates);
+    text.push_str(key.pem());
+    text
+}
+
+/// All certificates in the text; at least one.
+pub(crate) fn parse_certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, MaterialError> {
+    let certificates = CertificateDer::pem_slice_iter(text.as_bytes())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| MaterialError::Pem(error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(MaterialError::Count { wanted: "at least one certificate", found: 0 });
+    }
+    Ok(certificates)
+}

@@ -1,0 +1,111 @@
+//! One accepted connection: bytes in, bytes out, and who is at the other end.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
+
+use crate::Peer;
+
+/// A connection whose peer is known. Requests on it carry the [`Peer`] in their extensions.
+pub struct Connection {
+    io: Io,
+    peer: Peer,
+}
+
+enum Io {
+    Tls(Box<TlsStream<TcpStream>>),
+    Local(UnixStream),
+}
+
+impl Connection {
+    pub(super) fn tls(stream: TlsStream<TcpStream>, peer: Peer) -> Self {
+        Self { io: Io::Tls(Box::new(stream)), peer }
+    }
+
+    pub(super) fn local(stream: UnixStream, peer: Peer) -> Self {
+        Self { io: Io::Local(stream), peer }
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Connection({})", self.peer)
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.io {
+            Io::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            Io::Local(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.io {
+            Io::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            Io::Local(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.io {
+            Io::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Io::Local(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.io {
+            Io::Tls(stream) => stream.is_write_vectored(),
+            Io::Local(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.io {
+            Io::Tls(stream) => Pin::new(stream).poll_flush(context),
+            Io::Local(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.io {
+            Io::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            Io::Local(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}

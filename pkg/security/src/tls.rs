@@ -1,0 +1,180 @@
+//! The TLS settings of the cluster's one port: version 1.3, both sides by certificate, HTTP/2.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError};
+use rustls::server::{ServerConfig, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, SignatureScheme};
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::{Credentials, Identity, MANAGER_NAME, Roots};
+
+const HTTP_2: &[u8] = b"h2";
+
+/// Why TLS could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The library refused the settings.
+    #[error("TLS could not be set up")]
+    Settings(#[from] rustls::Error),
+    /// The trusted authorities cannot be used to verify clients.
+    #[error("the trusted authorities cannot be used")]
+    Roots(#[from] VerifierBuilderError),
+}
+
+/// The certificate that is shown to the other side from the next handshake on; it can be replaced while
+/// connections are open.
+pub struct LiveCertificate {
+    current: ArcSwap<Shown>,
+}
+
+struct Shown {
+    identity: Identity,
+    certified: Arc<CertifiedKey>,
+}
+
+impl Shown {
+    fn of(credentials: &Credentials) -> Arc<Self> {
+        Arc::new(Self { identity: credentials.identity().clone(), certified: credentials.certified() })
+    }
+}
+
+impl LiveCertificate {
+    /// Shows these until they are replaced.
+    pub fn new(credentials: &Credentials) -> Arc<Self> {
+        Arc::new(Self { current: ArcSwap::new(Shown::of(credentials)) })
+    }
+
+    /// Shows other credentials in all handshakes that begin from now on.
+    pub fn replace(&self, credentials: &Credentials) {
+        self.current.store(Shown::of(credentials));
+    }
+
+    /// Whose certificate is shown.
+    pub fn identity(&self) -> Identity {
+        self.current.load().identity.clone()
+    }
+
+    fn certified(&self) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.current.load().certified))
+    }
+}
+
+impl fmt::Debug for LiveCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LiveCertificate({})", self.current.load().identity)
+    }
+}
+
+impl ResolvesServerCert for LiveCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.certified()
+    }
+}
+
+impl ResolvesClientCert for LiveCertificate {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.certified()
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// The serving side. A client that shows a certificate must show a valid one of `roots`; one that shows none
+/// is let in as [`crate::Peer::Anonymous`], since it must be able to fetch the authority and to join.
+pub fn server_config(
+    roots: &Roots,
+    certificate: Arc<LiveCertificate>,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.store()), provider())
+        .allow_unauthenticated()
+        .build()?;
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(certificate);
+    config.alpn_protocols = vec![HTTP_2.to_vec()];
+    // A resumed session would carry the client's certificate over unverified, past its end. Connections here
+    // live long, so that resuming would save little.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// The dialling side, with a certificate or, to join, without one. Use it through [`connect`], which
+/// verifies the one right name.
+pub fn client_config(
+    roots: &Roots,
+    certificate: Option<Arc<LiveCertificate>>,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots.store());
+    let mut config = match certificate {
+        Some(certificate) => builder.with_client_cert_resolver(certificate),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![HTTP_2.to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// Why a connection to a manager did not become a secure one.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The other side took too long.
+    #[error("no TLS handshake within {0:?}: the other side is overloaded, or not a Warren manager")]
+    TimedOut(Duration),
+    /// The other side is somebody else.
+    #[error(
+        "the other side is not a manager of this cluster: check the address, and that the context or \
+         certificate in use is of the cluster that answers there"
+    )]
+    NotAManager(#[source] rustls::Error),
+    /// The connection broke, or the other side does not speak TLS 1.3.
+    #[error("the TLS handshake failed")]
+    Handshake(#[source] io::Error),
+}
+
+/// Makes a connection to a manager secure, and makes sure that it is one: of the cluster in `config`, by
+/// the name that only manager certificates carry.
+///
+/// A server that refuses this side's certificate says so after this returned (TLS 1.3 lets the client finish
+/// first): the refusal is the error of the first read.
+pub async fn connect<S>(
+    stream: S,
+    config: Arc<ClientConfig>,
+    deadline: Duration,
+) -> Result<TlsStream<S>, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let name = ServerName::try_from(MANAGER_NAME).expect("the manager name is a DNS name");
+    let handshake = TlsConnector::from(config).connect(name, stream);
+    match tokio::time::timeout(deadline, handshake).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            Some(refused @ rustls::Error::InvalidCertificate(_)) => {
+                Err(ConnectError::NotAManager(refused.clone()))
+            }
+            _ => Err(ConnectError::Handshake(error)),
+        },
+        Err(_) => Err(ConnectError::TimedOut(deadline)),
+    }
+}

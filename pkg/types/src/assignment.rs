@@ -1,0 +1,98 @@
+//! What managers and workers tell each other, as data.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ClusterId, Desired, Exit, NodeId, PublishedPort, ServiceId, ServiceName, TaskId, TaskSpec, TaskState,
+    Timestamp,
+};
+
+/// Orders assignments: workers ignore what is not newer. The incarnation rises with restore and force-new-cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct AssignmentVersion {
+    /// Life of the cluster.
+    pub incarnation: u64,
+    /// Raft index of the last change to what the node should have.
+    pub index: u64,
+}
+
+/// Everything a node should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// When this was true.
+    pub version: AssignmentVersion,
+    /// Tasks that the node has not reported as removed.
+    pub tasks: Vec<TaskAssignment>,
+}
+
+/// One task as its worker must know it. Self-contained, so that it survives in the container's record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskAssignment {
+    /// The task.
+    pub id: TaskId,
+    /// Its service's name.
+    pub service: ServiceName,
+    /// Its place in the service.
+    pub slot: u32,
+    /// Which version of the spec.
+    pub revision: u64,
+    /// What to run.
+    pub spec: TaskSpec,
+    /// Ports to open on the node.
+    pub ports: Vec<PublishedPort>,
+    /// Its address in the node's subnet.
+    pub address: Ipv4Addr,
+    /// What managers want of it.
+    pub desired: Desired,
+}
+
+/// What a worker says of a task. Ordered by (attempt, state); `removed` is the last word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskReport {
+    /// The task.
+    pub task: TaskId,
+    /// How often the container has been started.
+    pub attempt: u32,
+    /// How far it is.
+    pub state: TaskState,
+    /// When it came there, by the worker's clock.
+    pub since: Timestamp,
+    /// Why it is not running, in words a person can act on.
+    pub reason: String,
+    /// Should get traffic now.
+    pub ready: bool,
+    /// The last end of its process.
+    pub exit: Option<Exit>,
+    /// Nothing of it is left on the node.
+    pub removed: bool,
+}
+
+/// What a node must know that is not per task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSettings {
+    /// The cluster it belongs to.
+    pub cluster: ClusterId,
+    /// The node's own id.
+    pub node: NodeId,
+    /// Addresses of its tasks; the first host address is the gateway.
+    pub subnet: Ipv4Net,
+    /// All address ranges of the cluster.
+    pub ranges: Vec<Ipv4Net>,
+    /// How often to send usage and conditions.
+    pub heartbeat: Duration,
+    /// How often to ask whether the assignment is current.
+    pub sync: Duration,
+}
+
+impl TaskAssignment {
+    /// The service that the task belongs to.
+    pub fn service_id(&self) -> ServiceId {
+        self.id.service
+    }
+}

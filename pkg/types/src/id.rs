@@ -1,0 +1,171 @@
+//! Identifiers. Made by whoever asks (clients, joiners), never by `apply`; 128 bits written as 25 base-36 digits.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// How many base-36 digits hold 128 bits.
+const DIGITS: usize = 25;
+
+/// An opaque 128-bit identifier, written as 25 lower-case base-36 digits so that it sorts as it reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u128);
+
+/// A text that is not an identifier.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{found:?} is not {wanted}")]
+pub struct ParseIdError {
+    wanted: &'static str,
+    found: String,
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut digits = [b'0'; DIGITS];
+        let mut rest = self.0;
+        for digit in digits.iter_mut().rev() {
+            let value = (rest % 36) as u8;
+            *digit = if value < 10 { b'0' + value } else { b'a' + value - 10 };
+            rest /= 36;
+        }
+        f.pad(std::str::from_utf8(&digits).expect("base-36 digits are ASCII"))
+    }
+}
+
+impl FromStr for Id {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        let wrong = || ParseIdError { wanted: "an id of 25 base-36 digits", found: shorten(text) };
+        if text.len() != DIGITS {
+            return Err(wrong());
+        }
+        let mut value: u128 = 0;
+        for byte in text.bytes() {
+            let digit = match byte {
+                b'0'..=b'9' => byte - b'0',
+                b'a'..=b'z' => byte - b'a' + 10,
+                _ => return Err(wrong()),
+            };
+            value = value.checked_mul(36).and_then(|v| v.checked_add(u128::from(digit))).ok_or_else(wrong)?;
+        }
+        Ok(Self(value))
+    }
+}
+
+/// Errors repeat what was sent, but not a megabyte of it.
+fn shorten(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+macro_rules! identifiers {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub Id);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseIdError;
+
+            fn from_str(text: &str) -> Result<Self, ParseIdError> {
+                text.parse().map(Self)
+            }
+        }
+    )*};
+}
+
+identifiers! {
+    /// A cluster, given at `manager init`.
+    ClusterId,
+    /// A machine with an agent.
+    NodeId,
+    /// A service; made by the client that creates it, so that a repeated create is recognised.
+    ServiceId,
+}
+
+/// A task: its service and a number that the service never gives twice. Written `<service id>-<number>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId {
+    /// The service that the task belongs to.
+    pub service: ServiceId,
+    /// Counts up from 1 within the service.
+    pub number: u64,
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}-{}", self.service, self.number))
+    }
+}
+
+impl FromStr for TaskId {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        let wrong = || ParseIdError { wanted: "a task id (<service id>-<number>)", found: shorten(text) };
+        let (service, number) = text.split_once('-').ok_or_else(wrong)?;
+        let canonical = !number.starts_with(['0', '+']);
+        let number = number.parse().ok().filter(|_| canonical).ok_or_else(wrong)?;
+        Ok(Self { service: service.parse().map_err(|_| wrong())?, number })
+    }
+}
+
+macro_rules! serde_as_text {
+    ($($name:ident),*) => {$(
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )*};
+}
+
+serde_as_text!(Id, TaskId);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_survive_the_round_trip_and_sort_as_they_read() {
+        let ids = [0, 1, 35, 36, u128::from(u64::MAX), u128::MAX].map(Id);
+        let texts = ids.map(|id| id.to_string());
+        assert!(texts.is_sorted());
+        assert_eq!(texts.clone().map(|t| t.parse::<Id>().unwrap()), ids);
+        assert!(texts.iter().all(|t| t.len() == DIGITS));
+    }
+
+    #[test]
+    fn what_is_not_an_id_is_refused() {
+        let too_large = "z".repeat(DIGITS);
+        for text in ["", "abc", "0000000000000000000000000", &too_large, "000000000000000000000000A"] {
+            assert_eq!(text.parse::<Id>().is_ok(), text == "0".repeat(DIGITS), "{text}");
+        }
+    }
+
+    #[test]
+    fn task_ids_have_one_spelling() {
+        let id = TaskId { service: ServiceId(Id(7)), number: 12 };
+        assert_eq!(id.to_string().parse(), Ok(id));
+        let service = ServiceId(Id(7));
+        for text in
+            [format!("{service}-012"), format!("{service}-+1"), format!("{service}-"), service.to_string()]
+        {
+            assert!(text.parse::<TaskId>().is_err(), "{text}");
+        }
+    }
+}

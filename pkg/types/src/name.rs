@@ -1,0 +1,129 @@
+//! Names that people give. Each is checked once, when it is parsed.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A text that is not a name of the wanted kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{found:?} is not {wanted}")]
+pub struct ParseNameError {
+    wanted: &'static str,
+    found: String,
+}
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident: $wanted:literal, $valid:path;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The name as it was given.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseNameError;
+
+            fn from_str(text: &str) -> Result<Self, ParseNameError> {
+                if $valid(text) {
+                    return Ok(Self(text.into()));
+                }
+                Err(ParseNameError { wanted: $wanted, found: text.chars().take(64).collect() })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )*};
+}
+
+names! {
+    /// A service's name: also its DNS name, so one DNS label (RFC 1123), lower case.
+    ServiceName:
+        "a service name (1 to 63 of a-z, 0-9 and '-', starting and ending with a letter or digit)", dns_label;
+    /// A node's name, by default the machine's host name.
+    NodeName:
+        "a node name (1 to 253 letters, digits, '.' and '-', starting and ending with a letter or digit)", host_name;
+    /// An image as a person writes it: `nginx:1.27`, `ghcr.io/org/app@sha256:...`.
+    /// The grammar in full, and what is left out, is the image store's to know.
+    ImageReference:
+        "an image reference (like nginx:1.27 or ghcr.io/org/app:2, at most 512 characters)", image_reference;
+}
+
+fn ends_alphanumeric(text: &str) -> bool {
+    let at = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    at(text.as_bytes().first()) && at(text.as_bytes().last())
+}
+
+fn dns_label(text: &str) -> bool {
+    text.len() <= 63
+        && ends_alphanumeric(text)
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+fn host_name(text: &str) -> bool {
+    text.len() <= 253
+        && ends_alphanumeric(text)
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-')
+}
+
+fn image_reference(text: &str) -> bool {
+    text.len() <= 512
+        && ends_alphanumeric(text)
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-/:@".contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_names_are_dns_labels() {
+        let longest = "a".repeat(63);
+        let too_long = "a".repeat(64);
+        for good in ["a", "web", "web-2", "0", &longest] {
+            assert!(good.parse::<ServiceName>().is_ok(), "{good}");
+        }
+        for bad in ["", "-a", "a-", "Web", "a.b", "a_b", "ä", "a b", &too_long] {
+            assert!(bad.parse::<ServiceName>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn image_references_look_like_references() {
+        for good in ["nginx", "nginx:1.27", "localhost:5000/a/b@sha256:0123abcd"] {
+            assert!(good.parse::<ImageReference>().is_ok(), "{good}");
+        }
+        for bad in ["", ":", "a b", "nginx:", "../x", "x\n"] {
+            assert!(bad.parse::<ImageReference>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What a cluster holds. ARCHITECTURE.md has the table of who writes which field.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Desired, Exit, NodeId, NodeName, PublishedPort, Resources, ServiceId, ServiceSpec, TaskId, TaskSpec,
+    TaskState, Timestamp,
+};
+
+/// A service and where it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// Made by the client that created it.
+    pub id: ServiceId,
+    /// Raft index of the last change; updates compare against it.
+    pub version: u64,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When a person last changed it.
+    pub updated_at: Timestamp,
+    /// As wanted.
+    pub spec: Arc<ServiceSpec>,
+    /// The part of the spec that shapes tasks, shared by all of them.
+    pub revision: Arc<Revision>,
+    /// Being removed: its tasks go, then the service.
+    pub removing: bool,
+    /// The number that the next task gets.
+    pub next_task: u64,
+}
+
+/// One immutable version of what a service's tasks run. Tasks share it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revision {
+    /// Counts up from 1 within the service.
+    pub number: u64,
+    /// What each task runs.
+    pub task: TaskSpec,
+    /// Ports opened for the service.
+    pub ports: Vec<PublishedPort>,
+}
+
+/// One placement of a slot on a node. It is never moved, only replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Never used again.
+    pub id: TaskId,
+    /// Place in the service, 1 to replicas; survives replacement.
+    pub slot: u32,
+    /// What it runs.
+    pub revision: Arc<Revision>,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Not placed before this (back-off of a slot that keeps failing).
+    pub not_before: Option<Timestamp>,
+    /// Its node, once placed.
+    pub node: Option<NodeId>,
+    /// Its address, from the node's subnet, held until `observed.removed`.
+    pub address: Option<Ipv4Addr>,
+    /// What managers want of it.
+    pub desired: Desired,
+    /// What the worker last said.
+    pub observed: Observed,
+    /// Since when its node has been down; `None` while the node is up. Written by managers.
+    pub lost_since: Option<Timestamp>,
+}
+
+/// What a worker said of a task. Never invented by a manager.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// How far it is.
+    pub state: TaskState,
+    /// How often the worker has started the container; 0 before the first.
+    pub attempt: u32,
+    /// Since when it has been in this state.
+    pub since: Timestamp,
+    /// Why it is not running, in words a person can act on; empty when there is nothing to say.
+    pub reason: Arc<str>,
+    /// Should get traffic now.
+    pub ready: bool,
+    /// The last end of its process.
+    pub exit: Option<Exit>,
+    /// Nothing of it is left on the node: its address and ports are free.
+    pub removed: bool,
+}
+
+/// A machine with an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// In its certificate.
+    pub id: NodeId,
+    /// For people; unique in the cluster.
+    pub name: NodeName,
+    /// Raft index of the last change.
+    pub version: u64,
+    /// When it joined.
+    pub created_at: Timestamp,
+    /// What the agent measured.
+    pub description: NodeDescription,
+    /// Addresses of its tasks; the first host address is the gateway.
+    pub subnet: Ipv4Net,
+    /// Whether managers hear of it.
+    pub status: NodeStatus,
+    /// Since when.
+    pub status_since: Timestamp,
+    /// Number of its newest session; reports of older ones are dropped.
+    pub session: u64,
+    /// Raft index of the last change to what the node should have.
+    pub assignment: u64,
+}
+
+/// What an agent says of its machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeDescription {
+    /// CPU and memory that tasks can have.
+    pub resources: Resources,
+    /// Machine architecture in OCI's words: `amd64`, `arm64`.
+    pub architecture: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Container runtime and version: `containerd 1.6.20`.
+    pub runtime: String,
+    /// Warren's version.
+    pub version: String,
+    /// Where other machines reach it.
+    pub address: String,
+}
+
+/// Whether managers hear of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum NodeStatus {
+    /// Has joined, has not opened a session yet.
+    Unknown,
+    /// Has a session.
+    Ready,
+    /// Silent for longer than `node-down-after`.
+    Down,
+}
+
+impl NodeStatus {
+    /// As people see it: `READY`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "UNKNOWN",
+            Self::Ready => "READY",
+            Self::Down => "DOWN",
+        }
+    }
+}
+
+impl Observed {
+    /// Of a task that was just created at `now`.
+    pub fn new(now: Timestamp) -> Self {
+        Self {
+            state: TaskState::New,
+            attempt: 0,
+            since: now,
+            reason: Arc::default(),
+            ready: false,
+            exit: None,
+            removed: false,
+        }
+    }
+}
+
+impl Task {
+    /// Occupies its slot: wanted, and not ended.
+    pub fn is_live(&self) -> bool {
+        self.desired <= Desired::Running && !self.observed.state.is_terminal()
+    }
+
+    /// How far it is, as people see it: before the worker's first word, what managers know of its placement.
+    pub fn state(&self) -> TaskState {
+        let placed = if self.node.is_some() { TaskState::Assigned } else { TaskState::Pending };
+        self.observed.state.max(placed)
+    }
+
+    /// Holds what it was given on its node (address, ports, resources).
+    pub fn holds_node(&self) -> bool {
+        self.node.is_some() && !self.observed.removed
+    }
+}

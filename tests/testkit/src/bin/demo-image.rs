@@ -1,0 +1,28 @@
+//! Compiles the demo's web server statically and packs it as an OCI archive: `demo-image OUTPUT.tar`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use warren_testkit::demo;
+
+fn main() -> ExitCode {
+    match pack() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn pack() -> anyhow::Result<()> {
+    let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let [output] = arguments.as_slice() else {
+        bail!("usage: demo-image OUTPUT.tar");
+    };
+    let archive = demo::image(demo::REFERENCE)?.oci_archive();
+    archive.write(output).with_context(|| format!("cannot write {}", output.display()))?;
+    println!("{} {}", archive.reference, archive.manifest_digest.unwrap_or_default());
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! A containerd of the test's own: nothing it stores or runs is visible to another one on the machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process::Process;
+use crate::scratch::Scratch;
+use crate::tool;
+use crate::wait::reached;
+
+/// Opening its database and loading its plugins takes a quarter of a second on an idle machine.
+const READY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A containerd with its own root, state and socket; dropping it ends it with every container it runs.
+///
+/// One thing all containerds of a machine share: runc keeps its states by namespace and container id in one
+/// place, so tests that run at the same time have to give their containers different ids.
+#[derive(Debug)]
+pub struct Containerd {
+    // Declared before the directory: fields are dropped in order, and the directory ends what is left.
+    process: Process,
+    scratch: Scratch,
+}
+
+impl Containerd {
+    /// Starts the machine's `containerd` and waits until it answers.
+    #[must_use]
+    #[track_caller]
+    pub fn start() -> Containerd {
+        let scratch = Scratch::new();
+        let process = spawn(scratch.path());
+        let containerd = Containerd { process, scratch };
+        containerd.wait_ready();
+        containerd
+    }
+
+    /// The socket it listens on.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        socket_in(self.scratch.path())
+    }
+
+    /// The directory that holds everything it stores.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Runs `ctr` with `arguments` on it; it must succeed.
+    #[track_caller]
+    pub fn ctr<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> String {
+        match tool::stdout(ctr(&self.socket(), arguments), tool::DEADLINE) {
+            Ok(text) => text,
+            Err(error) => panic!("{error}; the end of containerd's log:\n{}", self.process.log_tail(20)),
+        }
+    }
+
+    /// The process, to pause, kill or ask for its log.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Starts it again on the same directories, after its process was killed.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.process.kill();
+        self.process = spawn(self.scratch.path());
+        self.wait_ready();
+    }
+
+    #[track_caller]
+    fn wait_ready(&self) {
+        let ready = reached(READY_DEADLINE, "containerd's first answer", || {
+            tool::stdout(ctr(&self.socket(), ["version"]), tool::DEADLINE).map_err(|error| error.to_string())
+        });
+        if let Err(error) = ready {
+            panic!("{error}; the end of its log:\n{}", self.process.log_tail(20));
+        }
+    }
+}
+
+/// A command that will run `ctr` on the containerd behind `socket`.
+pub fn ctr<'a>(socket: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = Command::new("ctr");
+    command.arg("--address").arg(socket).args(arguments);
+    command
+}
+
+fn socket_in(directory: &Path) -> PathBuf {
+    directory.join("containerd.sock")
+}
+
+fn spawn(directory: &Path) -> Process {
+    let config = format!(
+        "version = 2\nroot = \"{0}/root\"\nstate = \"{0}/state\"\n\
+         disabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.internal.v1.opt\"]\n\
+         [grpc]\naddress = \"{1}\"\n",
+        directory.display(),
+        socket_in(directory).display(),
+    );
+    let path = directory.join("containerd.toml");
+    std::fs::write(&path, config).unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+    let mut command = Command::new("containerd");
+    command.arg("--config").arg(&path);
+    Process::spawn("containerd", command, &directory.join("containerd.log"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Image;
+    use crate::leftovers;
+
+    fn import(containerd: &Containerd, scratch: &Scratch, name: &str, archive: &crate::image::Archive) {
+        let path = scratch.path().join(name);
+        archive.write(&path).unwrap();
+        containerd.ctr(["images", "import", "--digests", path.to_str().unwrap()]);
+    }
+
+    #[test]
+    fn images_of_both_formats_run() {
+        let containerd = Containerd::start();
+        let scratch = Scratch::new();
+        let image =
+            |name: &str| Image::busybox(&format!("warren.local/{name}:1")).environment(["PATH=/bin", "A=b"]);
+        import(&containerd, &scratch, "oci.tar", &image("oci").oci_archive());
+        import(&containerd, &scratch, "docker.tar", &image("docker").docker_archive());
+        for name in ["oci", "docker"] {
+            let reference = format!("warren.local/{name}:1");
+            let script = "echo $A; stat -c %a /tmp";
+            let said = containerd.ctr(["run", "--rm", &reference, name, "sh", "-c", script]);
+            assert_eq!(said, "b\n1777\n");
+        }
+    }
+
+    #[test]
+    fn containers_survive_a_restart_and_end_with_the_guard() {
+        let mut containerd = Containerd::start();
+        let scratch = Scratch::new();
+        import(&containerd, &scratch, "oci.tar", &Image::busybox("warren.local/b:1").oci_archive());
+        containerd.ctr([
+            "run",
+            "--detach",
+            "--null-io",
+            "warren.local/b:1",
+            "survivor",
+            "tail",
+            "-f",
+            "/dev/null",
+        ]);
+        let pid = |containerd: &Containerd| {
+            let tasks = containerd.ctr(["tasks", "list"]);
+            let line = tasks.lines().find(|line| line.starts_with("survivor ")).unwrap().to_owned();
+            line.split_whitespace().nth(1).unwrap().parse::<i32>().unwrap()
+        };
+        let before = pid(&containerd);
+        for _ in 0..2 {
+            containerd.restart();
+            assert_eq!(pid(&containerd), before);
+        }
+        let directory = containerd.directory().to_owned();
+        let found = leftovers::processes(&directory);
+        assert_eq!(leftovers::runc_states(&directory).len(), 1);
+        assert!(found.iter().any(|process| process.pid == before), "{found:?}");
+        assert!(!leftovers::mounts(&directory).is_empty());
+        drop(containerd);
+        assert_eq!(leftovers::processes(&directory), []);
+        assert_eq!(leftovers::runc_states(&directory), Vec::<PathBuf>::new());
+        assert!(leftovers::mounts(&directory).is_empty() && !directory.exists());
+    }
+}

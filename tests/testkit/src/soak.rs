@@ -1,0 +1,33 @@
+//! How often a test repeats itself: a few times in `make test`, very often in `make soak`.
+
+/// The environment variable that `make soak` sets.
+pub const VARIABLE: &str = "WARREN_SOAK";
+
+/// True under `make soak`: the variable is set to something other than nothing and `0`.
+#[must_use]
+pub fn is_on() -> bool {
+    std::env::var(VARIABLE).is_ok_and(|value| means_on(&value))
+}
+
+/// `small` in `make test`, `large` in `make soak`.
+#[must_use]
+pub fn count(small: usize, large: usize) -> usize {
+    if is_on() { large } else { small }
+}
+
+fn means_on(value: &str) -> bool {
+    !matches!(value, "" | "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_nothing_and_zero_mean_off() {
+        assert!(!means_on(""));
+        assert!(!means_on("0"));
+        assert!(means_on("1"));
+        assert_eq!(count(3, 100), if is_on() { 100 } else { 3 });
+    }
+}

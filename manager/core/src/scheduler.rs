@@ -1,0 +1,171 @@
+//! Which task goes to which node, and why the rest goes nowhere.
+//!
+//! Tasks of one revision are alike, so they are placed as a group: the nodes are filtered once, kept in a
+//! heap by score, and each placement is accounted on a working copy before the next is made. Addresses and
+//! ports are given out when the placement is applied; what the plan found to fit fits then too, if nothing
+//! else came between.
+//!
+//! To add a filter: one file in `filter/`, one line in `filter::FILTERS`.
+
+mod filter;
+mod refusals;
+mod score;
+mod view;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::time::Duration;
+
+use warren_types::{NodeId, Revision, Service, Task, TaskId, Timestamp};
+
+use crate::state::{Command, State};
+pub use refusals::Refusals;
+use score::Score;
+use view::View;
+
+/// How many tasks one plan places: large enough to be fast, small enough for one raft entry.
+pub const MAX_PLACEMENTS: usize = 1000;
+
+/// What the scheduler decided.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Placement {
+    /// Which task goes where.
+    pub assignments: Vec<(TaskId, NodeId)>,
+    /// Why the rest goes nowhere. Revisions that the bound kept from being looked at are not among them.
+    pub refusals: Refusals,
+    /// When to look again if nothing changes: the end of a back-off, or at once when the bound was reached.
+    pub recheck_after: Option<Duration>,
+}
+
+impl Placement {
+    /// The command that carries it out; `None` when there is nothing to place.
+    pub fn command(&self, state: &State, now: Timestamp) -> Option<Command> {
+        let (term, placements) = (state.applied().term, self.assignments.clone());
+        (!placements.is_empty()).then_some(Command::AssignTasks { term, placements, at: now })
+    }
+}
+
+/// Tasks to place that are alike, and what they want.
+pub(crate) struct Group<'a> {
+    state: &'a State,
+    service: &'a Service,
+    revision: &'a Revision,
+    tasks: Vec<TaskId>,
+}
+
+/// Places waiting tasks, at most [`MAX_PLACEMENTS`].
+pub fn schedule(state: &State, now: Timestamp) -> Placement {
+    schedule_up_to(state, now, MAX_PLACEMENTS)
+}
+
+/// Places waiting tasks, at most `bound`. Takes O(nodes) per revision that has any, and O(log nodes) per
+/// task.
+pub fn schedule_up_to(state: &State, now: Timestamp, bound: usize) -> Placement {
+    let mut placement = Placement::default();
+    let mut waiting = Waiting::of(state, now);
+    let mut view = None;
+    loop {
+        let room = bound - placement.assignments.len();
+        let Some(group) = waiting.group(room.saturating_add(1)) else { break };
+        let wanted = group.tasks.len().min(room);
+        let view = view.get_or_insert_with(|| View::new(state));
+        view.begin(&group, now);
+        let placed = place(view, &group, wanted, &mut placement.assignments);
+        if placed < wanted {
+            placement.refusals.add(&group, filter::explain(view, &group));
+            waiting.skip(&group);
+        } else if placed < group.tasks.len() {
+            placement.recheck_after = Some(Duration::ZERO);
+            return placement;
+        }
+    }
+    placement.recheck_after = waiting.held_back;
+    placement
+}
+
+/// Goes through the tasks without a node, in order of their ids, once.
+struct Waiting<'a> {
+    state: &'a State,
+    now: Timestamp,
+    tasks: imbl::ordset::Iter<'a, TaskId, imbl::shared_ptr::DefaultSharedPtr>,
+    /// The next task that may be placed.
+    next: Option<&'a Task>,
+    /// How long until the first of those that were passed over may be placed.
+    held_back: Option<Duration>,
+}
+
+impl<'a> Waiting<'a> {
+    fn of(state: &'a State, now: Timestamp) -> Self {
+        let tasks = state.index().waiting.iter();
+        let mut waiting = Self { state, now, tasks, next: None, held_back: None };
+        waiting.advance();
+        waiting
+    }
+
+    fn advance(&mut self) {
+        self.next = None;
+        for task in self.tasks.by_ref().filter_map(|id| self.state.task(id)) {
+            let Some(time) = task.not_before.filter(|time| *time > self.now) else {
+                self.next = Some(task);
+                return;
+            };
+            let wait = time.since(self.now);
+            self.held_back = Some(self.held_back.map_or(wait, |least| least.min(wait)));
+        }
+    }
+
+    /// The next group, of which at most `limit` tasks.
+    fn group(&mut self, limit: usize) -> Option<Group<'a>> {
+        let first = self.next?;
+        let service = self.state.service(&first.id.service)?;
+        let mut group = Group { state: self.state, service, revision: &first.revision, tasks: Vec::new() };
+        while let Some(task) = self.next.filter(|task| group.takes(task) && group.tasks.len() < limit) {
+            group.tasks.push(task.id);
+            self.advance();
+        }
+        Some(group)
+    }
+
+    /// Passes over what is left of the group.
+    fn skip(&mut self, group: &Group<'_>) {
+        while self.next.is_some_and(|task| group.takes(task)) {
+            self.advance();
+        }
+    }
+}
+
+impl Group<'_> {
+    fn takes(&self, task: &Task) -> bool {
+        self.service.id == task.id.service && self.revision.number == task.revision.number
+    }
+}
+
+/// Places the group's first `wanted` tasks, best node first. Answers how many found one.
+fn place(
+    view: &mut View<'_>,
+    group: &Group<'_>,
+    wanted: usize,
+    assignments: &mut Vec<(TaskId, NodeId)>,
+) -> usize {
+    let mut fitting: BinaryHeap<Reverse<(Score, usize)>> = BinaryHeap::from_iter(
+        view.candidates
+            .iter()
+            .enumerate()
+            .filter(|(_, candidate)| filter::admits(group, candidate))
+            .map(|(place, candidate)| Reverse((Score::of(candidate), place))),
+    );
+    for (placed, task) in group.tasks[..wanted].iter().enumerate() {
+        let Some(mut best) = fitting.peek_mut() else { return placed };
+        let Reverse((_, place)) = *best;
+        let candidate = &mut view.candidates[place];
+        candidate.take(group);
+        assignments.push((*task, candidate.node.id));
+        if filter::admits(group, candidate) {
+            *best = Reverse((Score::of(candidate), place));
+        } else {
+            PeekMut::pop(best);
+        }
+    }
+    wanted
+}

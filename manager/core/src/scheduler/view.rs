@@ -1,0 +1,97 @@
+//! The nodes as they will be once the plan so far is applied.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use warren_types::{Id, Node, NodeId, PublishedPort, ServiceId, TaskState, Timestamp};
+
+use super::Group;
+use crate::state::{State, Usage};
+
+/// For how long a failure makes a node less attractive for the revision that failed there.
+const FAILURE_MEMORY: Duration = Duration::from_secs(5 * 60);
+
+/// A working copy of what a plan changes.
+pub(super) struct View<'a> {
+    /// By node id.
+    pub candidates: Vec<Candidate<'a>>,
+    /// Whose tasks `Candidate::of_service` counts.
+    service: Option<ServiceId>,
+    state: &'a State,
+}
+
+/// A node as it will be.
+pub(crate) struct Candidate<'a> {
+    pub node: &'a Node,
+    pub usage: Usage,
+    /// Live tasks of the service whose turn it is.
+    pub of_service: u32,
+    /// Recent failures here of the revision whose turn it is.
+    pub failures: u32,
+    /// Ports that this plan opens.
+    pub opened: Vec<(PublishedPort, ServiceId)>,
+}
+
+impl<'a> View<'a> {
+    pub fn new(state: &'a State) -> Self {
+        // Every node has its usage, and both are in the order of the node ids.
+        let nodes = state.nodes().zip(state.index().usage.values());
+        let candidate = |(node, usage): (&'a Arc<Node>, &Usage)| Candidate {
+            node,
+            usage: *usage,
+            of_service: 0,
+            failures: 0,
+            opened: Vec::new(),
+        };
+        Self { candidates: nodes.map(candidate).collect(), service: None, state }
+    }
+
+    /// Counts what the scores of this group depend on. Groups of one service follow each other, so what the
+    /// plan itself placed stays counted.
+    pub fn begin(&mut self, group: &Group<'_>, now: Timestamp) {
+        let service = group.service.id;
+        if self.service != Some(service) {
+            self.service = Some(service);
+            let nodes = (service, NodeId(Id(0)))..=(service, NodeId(Id(u128::MAX)));
+            // Both are in the order of the node ids.
+            let mut counts = self.state.index().spread.range(nodes).peekable();
+            for candidate in &mut self.candidates {
+                let here = counts.next_if(|((_, node), _)| *node == candidate.node.id);
+                candidate.of_service = here.map_or(0, |(_, tasks)| *tasks);
+            }
+        }
+        self.candidates.iter_mut().for_each(|candidate| candidate.failures = 0);
+        for task in self.state.unsettled_of(&service) {
+            let failed = matches!(task.observed.state, TaskState::Failed | TaskState::Rejected);
+            let recent = now.since(task.observed.since) < FAILURE_MEMORY;
+            if failed && recent && task.revision.number == group.revision.number {
+                let candidate = task.node.and_then(|node| self.candidate(node));
+                candidate.into_iter().for_each(|candidate| candidate.failures += 1);
+            }
+        }
+    }
+
+    fn candidate(&mut self, id: NodeId) -> Option<&mut Candidate<'a>> {
+        let place = self.candidates.binary_search_by_key(&id, |candidate| candidate.node.id).ok()?;
+        self.candidates.get_mut(place)
+    }
+}
+
+impl Candidate<'_> {
+    /// Accounts one more task of the group.
+    pub fn take(&mut self, group: &Group<'_>) {
+        self.usage.take(group.revision.task.reservations);
+        self.of_service += 1;
+        for port in &group.revision.ports {
+            if self.opener(group, port).is_none() {
+                self.opened.push((*port, group.service.id));
+            }
+        }
+    }
+
+    /// The service that has the port open here, or will have.
+    pub fn opener(&self, group: &Group<'_>, port: &PublishedPort) -> Option<ServiceId> {
+        let planned = self.opened.iter().find(|(other, _)| other.collides(port)).map(|(_, service)| *service);
+        planned.or_else(|| group.state.index().opener(self.node.id, port))
+    }
+}

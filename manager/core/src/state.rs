@@ -1,0 +1,130 @@
+//! What the cluster holds, and every write to it.
+//!
+//! [`State`] is a tree of persistent maps: a clone is O(1) and later writes do not disturb it. Only
+//! [`State::apply`] writes; all objects and counters below `index` can be restored from a snapshot
+//! ([`Parts`]), and the `index` is derived from them.
+
+mod address;
+mod apply;
+mod cluster;
+mod command;
+mod fit;
+mod index;
+mod invariants;
+mod outcome;
+mod parts;
+mod query;
+mod refusal;
+
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use warren_types::{Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp};
+
+pub use address::capacity;
+pub use cluster::Cluster;
+pub use command::{Command, NewTask};
+pub use fit::Usage;
+pub use index::Counts;
+pub(crate) use index::Index;
+pub use invariants::Broken;
+pub use outcome::{Answer, Change, Outcome};
+pub use parts::Parts;
+pub use query::{HEARTBEAT, SYNC};
+pub use refusal::{Kind, Refusal};
+
+/// The newest raft entry that a state contains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Applied {
+    /// Term of the entry.
+    pub term: u64,
+    /// Index of the entry.
+    pub index: u64,
+}
+
+/// Everything a cluster holds, as of one raft index.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    applied: Applied,
+    /// The newest time that any command brought; time never goes back.
+    clock: Timestamp,
+    /// Raised by a command once every member supports it; gates changed meaning. Nothing is gated yet.
+    level: u32,
+    /// `None` until `CreateCluster`.
+    cluster: Option<Arc<Cluster>>,
+    services: OrdMap<ServiceId, Arc<Service>>,
+    tasks: OrdMap<TaskId, Arc<Task>>,
+    nodes: OrdMap<NodeId, Arc<Node>>,
+    /// How many node subnets have been given out. They are never given twice.
+    subnets: u64,
+    /// Per node, which of its addresses is tried next; rotates, so that a freed address rests.
+    cursors: OrdMap<NodeId, u32>,
+    index: Index,
+}
+
+impl State {
+    /// The state before the first command.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The newest entry that this state contains. Planners put its term into their commands.
+    pub fn applied(&self) -> Applied {
+        self.applied
+    }
+
+    /// The newest time that any command brought.
+    pub fn clock(&self) -> Timestamp {
+        self.clock
+    }
+
+    /// What all members have agreed to support.
+    pub fn level(&self) -> u32 {
+        self.level
+    }
+
+    /// The cluster's settings; `None` before `CreateCluster`.
+    pub fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.cluster.as_ref()
+    }
+
+    /// All services, by id.
+    pub fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
+        self.services.values()
+    }
+
+    /// All tasks, by id, so those of a service are together.
+    pub fn tasks(&self) -> impl Iterator<Item = &Arc<Task>> {
+        self.tasks.values()
+    }
+
+    /// All nodes, by id.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.nodes.values()
+    }
+
+    /// How many tasks there are, records of ended ones included.
+    pub fn task_count(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// The service, if it exists.
+    pub fn service(&self, id: &ServiceId) -> Option<&Arc<Service>> {
+        self.services.get(id)
+    }
+
+    /// The task, if it exists.
+    pub fn task(&self, id: &TaskId) -> Option<&Arc<Task>> {
+        self.tasks.get(id)
+    }
+
+    /// The node, if it exists.
+    pub fn node(&self, id: &NodeId) -> Option<&Arc<Node>> {
+        self.nodes.get(id)
+    }
+
+    /// What only the deciding code reads by.
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
+    }
+}

@@ -1,0 +1,116 @@
+//! Carrying out a command: deterministic, total, and all of it or nothing.
+//!
+//! People's commands are refused as a whole. Planners' commands are lists, and each item is checked again
+//! against the state as it is now: an item that does not hold any more is left, and the next plan sees it.
+
+mod cluster;
+mod node;
+mod placement;
+mod report;
+mod service;
+mod task;
+
+use std::sync::Arc;
+
+use warren_types::{NodeId, Task, TaskId, Timestamp};
+
+use super::index::Facets;
+use super::{Answer, Applied, Change, Command, Outcome, Refusal, State};
+
+/// The raft entry under way.
+struct Entry {
+    index: u64,
+    /// The command's time, never before that of an earlier one.
+    now: Timestamp,
+    /// What it altered so far. A command that is refused altered nothing.
+    changes: Vec<Change>,
+}
+
+impl State {
+    /// Carries out the command of the raft entry (`entry_term`, `index`). Never panics, and gives the same
+    /// answer on every member. The entry counts as applied whatever the outcome, unless it was applied
+    /// already.
+    pub fn apply(&mut self, entry_term: u64, index: u64, command: &Command) -> Outcome {
+        let applied = self.applied.index;
+        if index <= applied {
+            return Outcome::Rejected(Refusal::AlreadyApplied { index, applied });
+        }
+        self.advance(Applied { term: entry_term, index });
+        let now = command.at().map_or(self.clock, |at| at.max(self.clock));
+        let mut entry = Entry { index, now, changes: Vec::new() };
+        let stale = command.planned_in().filter(|planned| *planned != entry_term);
+        let result = match stale {
+            Some(planned) => Err(Refusal::StalePlan { planned, current: entry_term }),
+            None => self.carry_out(&mut entry, command),
+        };
+        match result {
+            Ok(answer) if entry.changes.is_empty() => Outcome::Unchanged { answer },
+            Ok(answer) => {
+                self.clock = now;
+                Outcome::Applied { answer, changes: entry.changes }
+            }
+            Err(refusal) => Outcome::Rejected(refusal),
+        }
+    }
+
+    /// Notes a raft entry that carries no command: the empty one of a new leader, or a change of membership.
+    pub fn advance(&mut self, applied: Applied) {
+        let Applied { term, index } = self.applied;
+        self.applied = Applied { term: applied.term.max(term), index: applied.index.max(index) };
+    }
+
+    fn carry_out(&mut self, entry: &mut Entry, command: &Command) -> Result<Answer, Refusal> {
+        if let Command::CreateCluster { id, ranges, .. } = command {
+            return cluster::create(self, entry, *id, ranges);
+        }
+        if self.cluster.is_none() {
+            return Err(Refusal::NoCluster);
+        }
+        match command {
+            Command::CreateCluster { .. } => Ok(Answer::Done),
+            Command::CreateService { id, spec, .. } => service::create(self, entry, *id, spec),
+            Command::ScaleService { id, version, replicas, .. } => {
+                service::scale(self, entry, *id, *version, *replicas)
+            }
+            Command::RemoveService { id, version, .. } => service::remove(self, entry, *id, *version),
+            Command::DeleteService { id, .. } => service::delete(self, entry, *id),
+            Command::CreateTasks { service, revision, slots, .. } => {
+                task::create(self, entry, *service, *revision, slots)
+            }
+            Command::SetDesired { tasks, desired, .. } => Ok(task::set_desired(self, entry, tasks, *desired)),
+            Command::DeleteTasks { tasks, .. } => Ok(task::delete(self, entry, tasks)),
+            Command::AssignTasks { placements, .. } => Ok(placement::assign(self, entry, placements)),
+            Command::SetNodeStatus { node, session, status, .. } => {
+                node::set_status(self, entry, *node, *session, *status)
+            }
+            Command::RegisterNode { id, name, description, .. } => {
+                node::register(self, entry, *id, name, description)
+            }
+            Command::OpenSession { node, description, .. } => {
+                node::open_session(self, entry, *node, description)
+            }
+            Command::ReportTasks { node, session, reports, .. } => {
+                report::take(self, entry, *node, *session, reports)
+            }
+        }
+    }
+
+    /// Changes a task and whatever is indexed by it.
+    fn update_task(&mut self, entry: &mut Entry, id: TaskId, change: impl FnOnce(&mut Task)) {
+        let Some(shared) = self.tasks.get_mut(&id) else { return };
+        let before = Facets::of(shared);
+        let task = Arc::make_mut(shared);
+        change(task);
+        self.index.change_task(&task.revision, Some(before), Some(Facets::of(task)));
+        entry.changes.push(Change::Task(id));
+    }
+
+    /// Notes that what the node should have is another thing from this entry on.
+    fn touch_assignment(&mut self, entry: &mut Entry, id: NodeId) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if node.assignment != entry.index {
+            Arc::make_mut(node).assignment = entry.index;
+            entry.changes.push(Change::Assignment(id));
+        }
+    }
+}

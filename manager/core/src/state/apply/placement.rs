@@ -1,0 +1,43 @@
+//! Giving tasks to nodes. Plans are made on a snapshot, so each placement is looked at again here;
+//! addresses are given out only here, so two plans can never give out the same one.
+
+use std::net::Ipv4Addr;
+
+use warren_types::{Node, NodeId, NodeStatus, Task, TaskId};
+
+use super::Entry;
+use crate::state::{Answer, State, address};
+
+pub(super) fn assign(state: &mut State, entry: &mut Entry, placements: &[(TaskId, NodeId)]) -> Answer {
+    for (task, node) in placements.iter().copied() {
+        let Some((address, cursor)) = place(state, entry, task, node) else { continue };
+        state.cursors.insert(node, cursor);
+        state.update_task(entry, task, |task| {
+            task.node = Some(node);
+            task.address = Some(address);
+        });
+        state.touch_assignment(entry, node);
+    }
+    Answer::Done
+}
+
+/// The address that the task gets on the node, and the node's next address cursor; `None` if the task
+/// cannot go there any more.
+fn place(state: &State, entry: &Entry, task: TaskId, node: NodeId) -> Option<(Ipv4Addr, u32)> {
+    let task = state.tasks.get(&task)?;
+    let node = state.nodes.get(&node)?;
+    let held_back = task.not_before.is_some_and(|time| time > entry.now);
+    let wants_place = task.is_live() && task.node.is_none() && !held_back;
+    if !wants_place || node.status != NodeStatus::Ready || !has_room(state, task, node) {
+        return None;
+    }
+    let cursor = state.cursors.get(&node.id).copied().unwrap_or(0);
+    address::next_free(node.subnet, cursor, |address| state.index.addresses.contains_key(&address))
+}
+
+fn has_room(state: &State, task: &Task, node: &Node) -> bool {
+    let foreign = |opener| opener != task.id.service;
+    let mut ports = task.revision.ports.iter();
+    state.usage(&node.id).fits(node, task.revision.task.reservations)
+        && !ports.any(|port| state.index.opener(node.id, port).is_some_and(foreign))
+}

@@ -1,0 +1,138 @@
+//! Commands on services.
+
+use std::sync::Arc;
+
+use warren_types::spec::MAX_REPLICAS;
+use warren_types::{Mode, Revision, Service, ServiceId, ServiceSpec, Violation, Violations};
+
+use super::Entry;
+use crate::state::{Answer, Change, Kind, Refusal, State};
+
+pub(super) fn create(
+    state: &mut State,
+    entry: &mut Entry,
+    id: ServiceId,
+    spec: &ServiceSpec,
+) -> Result<Answer, Refusal> {
+    let mut wrong = Violations::default();
+    wrong.nest("spec", spec.validate());
+    wrong.into_result(()).map_err(Refusal::Invalid)?;
+    let taken = |name: String| Err(Refusal::AlreadyExists { kind: Kind::Service, name });
+    if let Some(same) = state.services.get(&id) {
+        return match *same.spec == *spec {
+            true if same.removing => Err(Refusal::Removing { service: spec.name.clone() }),
+            true => Ok(answer(same)),
+            false => taken(same.spec.name.to_string()),
+        };
+    }
+    if state.index.service_names.contains_key(&spec.name) {
+        return taken(spec.name.to_string());
+    }
+    for port in &spec.ports {
+        if let Some(owner) = state.index.publisher(port).and_then(|id| state.services.get(&id)) {
+            return Err(Refusal::PortTaken { port: *port, owner: owner.spec.name.clone() });
+        }
+    }
+    let revision = Revision { number: 1, task: spec.task.clone(), ports: spec.ports.clone() };
+    let service = Service {
+        id,
+        version: entry.index,
+        created_at: entry.now,
+        updated_at: entry.now,
+        spec: Arc::new(spec.clone()),
+        revision: Arc::new(revision),
+        removing: false,
+        next_task: 1,
+    };
+    let answer = answer(&service);
+    state.index.add_service(&service);
+    state.services.insert(id, Arc::new(service));
+    entry.changes.push(Change::Service(id));
+    Ok(answer)
+}
+
+pub(super) fn scale(
+    state: &mut State,
+    entry: &mut Entry,
+    id: ServiceId,
+    version: Option<u64>,
+    replicas: u32,
+) -> Result<Answer, Refusal> {
+    let service = find(state, id)?;
+    if service.removing {
+        return Err(Refusal::Removing { service: service.spec.name.clone() });
+    }
+    if service.spec.replicas() == replicas {
+        return Ok(answer(service));
+    }
+    if replicas > MAX_REPLICAS {
+        let message = format!("{replicas} is more than {MAX_REPLICAS}");
+        return Err(Refusal::Invalid(Violation::new("replicas", message).into()));
+    }
+    has_version(service, version)?;
+    update(state, entry, id, |service| {
+        Arc::make_mut(&mut service.spec).mode = Mode::Replicated { replicas };
+    })
+}
+
+pub(super) fn remove(
+    state: &mut State,
+    entry: &mut Entry,
+    id: ServiceId,
+    version: Option<u64>,
+) -> Result<Answer, Refusal> {
+    let service = find(state, id)?;
+    if service.removing {
+        return Ok(answer(service));
+    }
+    has_version(service, version)?;
+    update(state, entry, id, |service| service.removing = true)
+}
+
+pub(super) fn delete(state: &mut State, entry: &mut Entry, id: ServiceId) -> Result<Answer, Refusal> {
+    let Some(service) = state.services.get(&id) else { return Ok(Answer::Done) };
+    let tasks = state.counts(&id).tasks;
+    if !service.removing || tasks > 0 {
+        return Err(Refusal::InUse { service: service.spec.name.clone(), tasks });
+    }
+    state.index.remove_service(service);
+    state.services.remove(&id);
+    entry.changes.push(Change::Service(id));
+    Ok(Answer::Done)
+}
+
+fn find(state: &State, id: ServiceId) -> Result<&Service, Refusal> {
+    state.services.get(&id).map(Arc::as_ref).ok_or_else(|| Refusal::not_found(Kind::Service, id))
+}
+
+fn answer(service: &Service) -> Answer {
+    Answer::Service { id: service.id, version: service.version }
+}
+
+fn has_version(service: &Service, wanted: Option<u64>) -> Result<(), Refusal> {
+    match wanted {
+        Some(wanted) if wanted != service.version => Err(Refusal::VersionConflict {
+            kind: Kind::Service,
+            name: service.spec.name.to_string(),
+            wanted,
+            found: service.version,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a person's change to a service.
+fn update(
+    state: &mut State,
+    entry: &mut Entry,
+    id: ServiceId,
+    change: impl FnOnce(&mut Service),
+) -> Result<Answer, Refusal> {
+    let shared = state.services.get_mut(&id).ok_or_else(|| Refusal::not_found(Kind::Service, id))?;
+    let service = Arc::make_mut(shared);
+    change(service);
+    service.version = entry.index;
+    service.updated_at = entry.now;
+    entry.changes.push(Change::Service(id));
+    Ok(answer(service))
+}

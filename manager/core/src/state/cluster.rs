@@ -1,0 +1,131 @@
+//! What is true for the whole cluster.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use warren_types::{ClusterId, Timestamp, Violations};
+
+/// Prefix length of a node's subnet when nothing else is said: 253 tasks per node.
+const NODE_PREFIX: u8 = 24;
+/// The longest prefix that leaves an address for a task.
+const MAX_NODE_PREFIX: u8 = 30;
+/// Silence after which a node is down: two lost syncs and slack.
+const NODE_DOWN_AFTER: Duration = Duration::from_secs(8);
+/// How many ended tasks are kept per slot.
+const HISTORY: u32 = 5;
+/// How many address ranges a cluster may have.
+const MAX_RANGES: usize = 64;
+
+/// Settings of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cluster {
+    /// Given at creation.
+    pub id: ClusterId,
+    /// Life of the cluster; rises with a restore and with a forced new cluster.
+    pub incarnation: u64,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Where the nodes' subnets come from, used in this order.
+    pub ranges: Vec<Ipv4Net>,
+    /// Prefix length of a node's subnet.
+    pub node_prefix: u8,
+    /// A node that is silent for longer is down.
+    pub node_down_after: Duration,
+    /// How many ended tasks are kept per slot.
+    pub history: u32,
+}
+
+impl Cluster {
+    pub(super) fn new(id: ClusterId, ranges: Vec<Ipv4Net>, created_at: Timestamp) -> Self {
+        Self {
+            id,
+            incarnation: 1,
+            created_at,
+            ranges,
+            node_prefix: NODE_PREFIX,
+            node_down_after: NODE_DOWN_AFTER,
+            history: HISTORY,
+        }
+    }
+
+    /// The node subnet of that number, counted from 0 through all ranges; `None` beyond the last.
+    pub(super) fn subnet(&self, number: u64) -> Option<Ipv4Net> {
+        let mut number = number;
+        for range in &self.ranges {
+            let subnets = self.subnets_in(range);
+            if number < subnets {
+                let offset = u32::try_from(number).ok()?.checked_mul(1 << (32 - self.node_prefix))?;
+                let network = Ipv4Addr::from(u32::from(range.network()).checked_add(offset)?);
+                return Ipv4Net::new(network, self.node_prefix).ok();
+            }
+            number -= subnets;
+        }
+        None
+    }
+
+    fn subnets_in(&self, range: &Ipv4Net) -> u64 {
+        self.node_prefix.checked_sub(range.prefix_len()).map_or(0, |bits| 1 << bits)
+    }
+
+    /// Everything that is wrong with the address ranges; paths are relative to the request.
+    pub(super) fn validate(&self) -> Violations {
+        let (ranges, prefix) = (&self.ranges, self.node_prefix);
+        let mut wrong = Violations::default();
+        if !(1..=MAX_NODE_PREFIX).contains(&prefix) {
+            wrong
+                .add("nodePrefix", format!("/{prefix} has no room for tasks; give /1 to /{MAX_NODE_PREFIX}"));
+        }
+        if ranges.is_empty() || ranges.len() > MAX_RANGES {
+            wrong.add("ranges", format!("{} ranges; give 1 to {MAX_RANGES}", ranges.len()));
+        }
+        for (i, range) in ranges.iter().enumerate() {
+            if range.prefix_len() == 0 || range.prefix_len() > prefix {
+                let message =
+                    format!("{range} cannot be cut into node subnets of /{prefix}; give a /1 to /{prefix}");
+                wrong.add(format!("ranges[{i}]"), message);
+            }
+            if *range != range.trunc() {
+                let message = format!("{range} has host bits; the range is {}", range.trunc());
+                wrong.add(format!("ranges[{i}]"), message);
+            }
+            let overlaps = |other: &Ipv4Net| other.contains(range) || range.contains(other);
+            if let Some(earlier) = ranges[..i].iter().find(|other| overlaps(other)) {
+                wrong.add(format!("ranges[{i}]"), format!("{range} overlaps {earlier}"));
+            }
+        }
+        wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_types::Id;
+
+    fn ranges(texts: &[&str]) -> Vec<Ipv4Net> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn subnets_come_from_all_ranges_in_order() {
+        let ranges = ranges(&["10.0.0.0/23", "172.16.5.0/24"]);
+        let cluster = Cluster::new(ClusterId(Id(1)), ranges, Timestamp(0));
+        let subnets: Vec<_> = (0..5).map(|n| cluster.subnet(n).map(|net| net.to_string())).collect();
+        let wanted = [Some("10.0.0.0/24"), Some("10.0.1.0/24"), Some("172.16.5.0/24"), None, None];
+        assert_eq!(subnets, wanted.map(|net| net.map(String::from)));
+        assert_eq!(cluster.subnet(u64::MAX), None);
+    }
+
+    #[test]
+    fn ranges_that_cannot_be_used_are_refused() {
+        let faults =
+            |texts: &[&str]| Cluster::new(ClusterId(Id(1)), ranges(texts), Timestamp(0)).validate().0.len();
+        assert_eq!(faults(&["10.0.0.0/8", "192.168.0.0/24"]), 0);
+        assert_eq!(faults(&[]), 1);
+        assert_eq!(faults(&["10.0.0.0/25"]), 1);
+        assert_eq!(faults(&["0.0.0.0/0"]), 1);
+        assert_eq!(faults(&["10.0.0.1/8"]), 1);
+        assert_eq!(faults(&["10.0.0.0/8", "10.1.0.0/16"]), 1);
+    }
+}

@@ -1,0 +1,194 @@
+//! Every write there is, as proposed. Commands are deltas, carry all they need, and are harmless the second
+//! time.
+
+use ipnet::Ipv4Net;
+use warren_types::{
+    ClusterId, Desired, NodeDescription, NodeId, NodeName, NodeStatus, ServiceId, ServiceSpec, TaskId,
+    TaskReport, Timestamp,
+};
+
+/// A write. `at` is the leader's clock and is clamped so that time never goes back. `term`, where there is
+/// one, is the term of the planner's state ([`super::State::applied`]): a plan of an older leader is
+/// refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// The first command of a new cluster. Answer: `Done`.
+    CreateCluster {
+        /// Made by whoever creates it.
+        id: ClusterId,
+        /// Where node subnets come from.
+        ranges: Vec<Ipv4Net>,
+        /// When.
+        at: Timestamp,
+    },
+    /// Answer: `Service`. The same id with the same spec again is `Unchanged`.
+    CreateService {
+        /// Made by the client, so that a repeated request is recognised.
+        id: ServiceId,
+        /// As wanted.
+        spec: ServiceSpec,
+        /// When.
+        at: Timestamp,
+    },
+    /// Answer: `Service`. Unchanged, whatever the version, when the number is already so.
+    ScaleService {
+        /// The service.
+        id: ServiceId,
+        /// Only if the service still has this version.
+        version: Option<u64>,
+        /// Wanted number of tasks.
+        replicas: u32,
+        /// When.
+        at: Timestamp,
+    },
+    /// Marks the service for removal; its tasks go first. Answer: `Service`.
+    RemoveService {
+        /// The service.
+        id: ServiceId,
+        /// Only if the service still has this version.
+        version: Option<u64>,
+        /// When.
+        at: Timestamp,
+    },
+    /// Planned. Creates a task for each slot that has none; other slots are left as they are.
+    CreateTasks {
+        /// Of the planner.
+        term: u64,
+        /// The service.
+        service: ServiceId,
+        /// Number of the revision that the tasks run: the service's current one.
+        revision: u64,
+        /// Which slots.
+        slots: Vec<NewTask>,
+        /// When.
+        at: Timestamp,
+    },
+    /// Planned. Gives tasks to nodes. Each placement is checked again; those that do not hold any more are
+    /// left.
+    AssignTasks {
+        /// Of the planner.
+        term: u64,
+        /// Which task goes where.
+        placements: Vec<(TaskId, NodeId)>,
+        /// When.
+        at: Timestamp,
+    },
+    /// Planned. Moves what is desired of tasks forward; tasks that are already there or gone are left.
+    SetDesired {
+        /// Of the planner.
+        term: u64,
+        /// The tasks.
+        tasks: Vec<TaskId>,
+        /// What is wanted of them.
+        desired: Desired,
+        /// When.
+        at: Timestamp,
+    },
+    /// Planned. Forgets tasks that are not wanted and hold nothing; others are left.
+    DeleteTasks {
+        /// Of the planner.
+        term: u64,
+        /// The tasks.
+        tasks: Vec<TaskId>,
+    },
+    /// Planned. Forgets a service that is being removed and has no tasks left.
+    DeleteService {
+        /// Of the planner.
+        term: u64,
+        /// The service.
+        id: ServiceId,
+    },
+    /// Planned. Whether managers hear of a node.
+    SetNodeStatus {
+        /// Of the planner.
+        term: u64,
+        /// The node.
+        node: NodeId,
+        /// The session that was judged; nothing happens if the node opened a newer one since.
+        session: u64,
+        /// `Down` or `Ready`.
+        status: NodeStatus,
+        /// When.
+        at: Timestamp,
+    },
+    /// A node joins, or joins again with the same id. Answer: `Node`.
+    RegisterNode {
+        /// As in its certificate.
+        id: NodeId,
+        /// Unique in the cluster.
+        name: NodeName,
+        /// What the agent measured.
+        description: NodeDescription,
+        /// When.
+        at: Timestamp,
+    },
+    /// A node's agent connected. Answer: `Session`. Each time gives a higher number, and only the newest
+    /// counts.
+    OpenSession {
+        /// The node.
+        node: NodeId,
+        /// What the agent measured.
+        description: NodeDescription,
+        /// When.
+        at: Timestamp,
+    },
+    /// What a worker says of its tasks.
+    ReportTasks {
+        /// The node.
+        node: NodeId,
+        /// Number of its session; reports of another one are refused.
+        session: u64,
+        /// One or more per task, in the order in which they became true.
+        reports: Vec<TaskReport>,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+/// A slot that gets a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewTask {
+    /// Place in the service, 1 to replicas.
+    pub slot: u32,
+    /// Not placed before this.
+    pub not_before: Option<Timestamp>,
+}
+
+impl Command {
+    /// The term of the planner; `None` for what people and workers ask for.
+    pub fn planned_in(&self) -> Option<u64> {
+        match self {
+            Self::CreateTasks { term, .. }
+            | Self::AssignTasks { term, .. }
+            | Self::SetDesired { term, .. }
+            | Self::DeleteTasks { term, .. }
+            | Self::DeleteService { term, .. }
+            | Self::SetNodeStatus { term, .. } => Some(*term),
+            Self::CreateCluster { .. }
+            | Self::CreateService { .. }
+            | Self::ScaleService { .. }
+            | Self::RemoveService { .. }
+            | Self::RegisterNode { .. }
+            | Self::OpenSession { .. }
+            | Self::ReportTasks { .. } => None,
+        }
+    }
+
+    /// The leader's time; `None` where it does not matter.
+    pub fn at(&self) -> Option<Timestamp> {
+        match self {
+            Self::CreateCluster { at, .. }
+            | Self::CreateService { at, .. }
+            | Self::ScaleService { at, .. }
+            | Self::RemoveService { at, .. }
+            | Self::CreateTasks { at, .. }
+            | Self::AssignTasks { at, .. }
+            | Self::SetDesired { at, .. }
+            | Self::SetNodeStatus { at, .. }
+            | Self::RegisterNode { at, .. }
+            | Self::OpenSession { at, .. }
+            | Self::ReportTasks { at, .. } => Some(*at),
+            Self::DeleteTasks { .. } | Self::DeleteService { .. } => None,
+        }
+    }
+}

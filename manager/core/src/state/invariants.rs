@@ -1,0 +1,186 @@
+//! What is true of every state, in one place: used by tests, the simulator, and when a snapshot is restored.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warren_types::{Node, NodeStatus, PublishedPort, Service, ServiceId, Task, TaskState};
+
+use super::{Index, State, address};
+
+/// An invariant that does not hold. Always a defect, never something a person did.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the state contradicts itself: {0}")]
+pub struct Broken(pub String);
+
+/// Fails with the message unless the condition holds.
+fn ensure(holds: bool, message: impl FnOnce() -> String) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(Broken(message())) }
+}
+
+impl State {
+    /// Checks everything that must hold of a state by itself. Takes time proportional to the state.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub fn check(&self) -> Result<(), Broken> {
+        self.check_objects()?;
+        let rebuilt = Index::of(self.services(), self.nodes(), self.tasks());
+        ensure(rebuilt == self.index, || format!("index {:?} should be {rebuilt:?}", self.index))
+    }
+
+    /// Checks that this state can follow `before`, the state one entry earlier: what must never go back has
+    /// not.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub fn check_after(&self, before: &State) -> Result<(), Broken> {
+        ensure(self.applied >= before.applied, || format!("applied {:?} went back", before.applied))?;
+        ensure(self.clock >= before.clock, || format!("the clock went back from {}", before.clock))?;
+        ensure(self.subnets >= before.subnets, || format!("{} subnets became fewer", before.subnets))?;
+        for old in before.tasks() {
+            match self.task(&old.id) {
+                Some(new) => check_life(old, new)?,
+                None => ensure(!old.is_live() && !old.holds_node(), || {
+                    format!("task {} was forgotten while it was wanted or held its node", old.id)
+                })?,
+            }
+        }
+        for task in self.tasks().filter(|task| before.task(&task.id).is_none()) {
+            let next = before.service(&task.id.service).map_or(0, |service| service.next_task);
+            ensure(task.id.number >= next, || format!("the number of task {} was given before", task.id))?;
+        }
+        for old in before.nodes() {
+            let new = self.node(&old.id).ok_or_else(|| Broken(format!("node {} vanished", old.id)))?;
+            let forward = new.session >= old.session && new.assignment >= old.assignment;
+            ensure(forward && new.subnet == old.subnet, || format!("node {} went back to {new:?}", old.id))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_objects(&self) -> Result<(), Broken> {
+        if let Some(cluster) = &self.cluster {
+            cluster.validate().into_result(()).map_err(|wrong| Broken(wrong.to_string()))?;
+        }
+        self.check_services()?;
+        self.check_nodes()?;
+        let mut slots = BTreeSet::new();
+        let mut addresses = BTreeMap::new();
+        for task in self.tasks() {
+            self.check_task(task)?;
+            let taken = task.is_live() && !slots.insert((task.id.service, task.slot));
+            ensure(!taken, || format!("task {} is the second live one of slot {}", task.id, task.slot))?;
+            if let Some(address) = task.address.filter(|_| task.holds_node()) {
+                let other = addresses.insert(address, task.id);
+                ensure(other.is_none(), || format!("{address} is held by {} and {other:?}", task.id))?;
+            }
+        }
+        self.check_opened_ports()
+    }
+
+    fn check_services(&self) -> Result<(), Broken> {
+        let mut names = BTreeSet::new();
+        let mut published: BTreeMap<u16, Vec<(PublishedPort, ServiceId)>> = BTreeMap::new();
+        for service in self.services() {
+            let Service { id, spec, revision, version, .. } = &**service;
+            ensure(names.insert(&spec.name), || format!("two services are called {}", spec.name))?;
+            let current = revision.task == spec.task && revision.ports == spec.ports;
+            ensure(current, || format!("service {id} has a revision that is not of its spec"))?;
+            ensure(*version <= self.applied.index, || format!("service {id} is of a later entry"))?;
+            ensure(self.cluster.is_some(), || format!("service {id} without a cluster"))?;
+            for port in &spec.ports {
+                let same = published.entry(port.host_port).or_default();
+                let owner = same.iter().find(|(other, _)| other.collides(port));
+                ensure(owner.is_none(), || format!("port {port} of service {id} is also of {owner:?}"))?;
+                same.push((*port, *id));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_nodes(&self) -> Result<(), Broken> {
+        let mut names = BTreeSet::new();
+        let mut subnets = BTreeSet::new();
+        let given: BTreeSet<_> = match &self.cluster {
+            Some(cluster) => (0..self.subnets).map_while(|number| cluster.subnet(number)).collect(),
+            None => BTreeSet::new(),
+        };
+        for node in self.nodes() {
+            let Node { id, name, subnet, status, session, .. } = &**node;
+            ensure(names.insert(name), || format!("two nodes are called {name}"))?;
+            ensure(subnets.insert(*subnet), || format!("subnet {subnet} was given twice"))?;
+            ensure(given.contains(subnet), || format!("subnet {subnet} of node {id} was never given"))?;
+            let connected = *status != NodeStatus::Unknown;
+            ensure(connected == (*session > 0), || format!("node {id} is {status:?} in session {session}"))?;
+            let newest = node.version.max(node.assignment);
+            ensure(newest <= self.applied.index, || format!("node {id} is of a later entry"))?;
+        }
+        Ok(())
+    }
+
+    fn check_task(&self, task: &Task) -> Result<(), Broken> {
+        let Task { id, slot, observed, .. } = task;
+        let service =
+            self.service(&id.service).ok_or_else(|| Broken(format!("task {id} without a service")))?;
+        ensure(id.number < service.next_task && id.number > 0, || format!("task {id} has a number to come"))?;
+        let known = task.revision.number <= service.revision.number;
+        ensure(known, || format!("task {id} is of revision {}, which is to come", task.revision.number))?;
+        ensure(*slot > 0, || format!("task {id} has slot 0"))?;
+        ensure(task.created_at <= self.clock, || format!("task {id} was created in the future"))?;
+        ensure(observed.since <= self.clock, || format!("task {id} was observed in the future"))?;
+        let ready = !observed.ready || observed.state == TaskState::Running;
+        ensure(ready, || format!("task {id} is ready and {:?}", observed.state))?;
+        let ended = !observed.removed || observed.state.is_terminal();
+        ensure(ended, || format!("task {id} is removed and {:?}", observed.state))?;
+        let why = crate::reason(self, None, task, self.clock);
+        let explained = task.state() == TaskState::Running || !why.is_empty();
+        ensure(explained, || format!("task {id} does not say why it is {:?}", observed.state))?;
+        self.check_place(task)
+    }
+
+    fn check_place(&self, task: &Task) -> Result<(), Broken> {
+        let id = task.id;
+        let (node, address) = match (task.node, task.address) {
+            (Some(node), Some(address)) => (node, address),
+            (None, None) => {
+                let untouched = task.observed.state < TaskState::Accepted && task.lost_since.is_none();
+                return ensure(untouched, || format!("task {id} has no node, and {:?}", task.observed));
+            }
+            (node, address) => return Err(Broken(format!("task {id} is on {node:?} with {address:?}"))),
+        };
+        let node = self.node(&node).ok_or_else(|| Broken(format!("task {id} is on no known node")))?;
+        let inside = address::is_for_tasks(node.subnet, address);
+        ensure(inside, || format!("{address} of task {id} is not for tasks of {}", node.subnet))?;
+        let lost = task.holds_node() && node.status == NodeStatus::Down;
+        ensure(lost == task.lost_since.is_some(), || {
+            format!("task {id} is lost since {:?} on a node that is {:?}", task.lost_since, node.status)
+        })
+    }
+
+    /// On each node, a host port belongs to one service.
+    fn check_opened_ports(&self) -> Result<(), Broken> {
+        let mut opened: BTreeMap<_, BTreeMap<PublishedPort, ServiceId>> = BTreeMap::new();
+        for task in self.tasks().filter(|task| task.holds_node()) {
+            for port in &task.revision.ports {
+                let here = opened.entry((task.node, port.host_port)).or_default();
+                let mut others = here.iter().filter(|(_, service)| **service != task.id.service);
+                let other = others.find(|(other, _)| other.collides(port));
+                ensure(other.is_none(), || format!("{port} of task {} is open for {other:?}", task.id))?;
+                here.insert(*port, task.id.service);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a task was is never taken back.
+fn check_life(old: &Task, new: &Task) -> Result<(), Broken> {
+    let (was, is) = (&old.observed, &new.observed);
+    let same = old.slot == new.slot && old.revision == new.revision && old.created_at == new.created_at;
+    ensure(same, || format!("task {} became another: {new:?}", old.id))?;
+    let placed = old.node.is_none() || (old.node == new.node && old.address == new.address);
+    ensure(placed, || format!("task {} moved to {new:?}", old.id))?;
+    ensure(new.desired >= old.desired, || format!("what is desired of task {} went back", old.id))?;
+    let forward = (is.attempt, is.state) >= (was.attempt, was.state) && is.since >= was.since;
+    ensure(forward, || format!("task {} went from {was:?} back to {is:?}", old.id))?;
+    let revived = was.state.is_terminal() && !is.state.is_terminal();
+    ensure(!revived && is.removed >= was.removed, || format!("task {} came back to life", old.id))
+}

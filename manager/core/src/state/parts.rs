@@ -1,0 +1,89 @@
+//! A state as plain parts, for a codec outside to write and read. Indexes are not among them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warren_types::{Node, Revision, Service, ServiceId, Task, Timestamp};
+
+use super::{Applied, Broken, Cluster, Index, State};
+
+/// Everything of a [`State`] that cannot be derived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parts {
+    /// The newest entry that it contains.
+    pub applied: Applied,
+    /// The newest time that any command brought.
+    pub clock: Timestamp,
+    /// What all members have agreed to support.
+    pub level: u32,
+    /// Settings, once there is a cluster.
+    pub cluster: Option<Arc<Cluster>>,
+    /// How many node subnets have been given out.
+    pub subnets: u64,
+    /// By id.
+    pub services: Vec<Arc<Service>>,
+    /// By id, each with its address cursor.
+    pub nodes: Vec<(Arc<Node>, u32)>,
+    /// By id. Tasks of one revision share it; after `restore` they do so again, whatever was read.
+    pub tasks: Vec<Arc<Task>>,
+}
+
+impl State {
+    /// The parts, in a fixed order. Objects are shared, not copied.
+    pub fn export(&self) -> Parts {
+        let cursor = |node: &Node| self.cursors.get(&node.id).copied().unwrap_or(0);
+        Parts {
+            applied: self.applied,
+            clock: self.clock,
+            level: self.level,
+            cluster: self.cluster.clone(),
+            subnets: self.subnets,
+            services: self.services.values().cloned().collect(),
+            nodes: self.nodes.values().map(|node| (node.clone(), cursor(node))).collect(),
+            tasks: self.tasks.values().cloned().collect(),
+        }
+    }
+
+    /// The state of these parts.
+    ///
+    /// # Errors
+    /// [`Broken`] when they contradict each other: the snapshot is damaged, or of a defective version.
+    pub fn restore(parts: Parts) -> Result<Self, Broken> {
+        let mut state = Self {
+            applied: parts.applied,
+            clock: parts.clock,
+            level: parts.level,
+            cluster: parts.cluster,
+            services: parts.services.into_iter().map(|service| (service.id, service)).collect(),
+            subnets: parts.subnets,
+            ..Self::default()
+        };
+        for (node, cursor) in parts.nodes {
+            if cursor > 0 {
+                state.cursors.insert(node.id, cursor);
+            }
+            state.nodes.insert(node.id, node);
+        }
+        let mut revisions: BTreeMap<(ServiceId, u64), Arc<Revision>> = state
+            .services()
+            .map(|service| ((service.id, service.revision.number), service.revision.clone()))
+            .collect();
+        for mut task in parts.tasks {
+            let number = task.revision.number;
+            let shared = revisions.entry((task.id.service, number)).or_insert_with(|| task.revision.clone());
+            if *shared != task.revision {
+                return Err(Broken(format!(
+                    "task {} has another revision {number} than its service",
+                    task.id
+                )));
+            }
+            if !Arc::ptr_eq(shared, &task.revision) {
+                Arc::make_mut(&mut task).revision = shared.clone();
+            }
+            state.tasks.insert(task.id, task);
+        }
+        state.check_objects()?;
+        state.index = Index::of(state.services(), state.nodes(), state.tasks());
+        Ok(state)
+    }
+}

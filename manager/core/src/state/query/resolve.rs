@@ -1,0 +1,105 @@
+//! What people mean: a name, an id, or the beginning of an id that fits only one; `web.3` for a slot.
+
+use std::sync::Arc;
+
+use warren_types::{Id, Node, NodeId, Service, ServiceId, Task, TaskId};
+
+use crate::state::{Kind, Refusal, State};
+
+/// Digits of an id.
+const DIGITS: usize = 25;
+/// How many matches an error lists.
+const SHOWN: usize = 3;
+
+impl State {
+    /// The service of that name, id, or unique beginning of an id; a name wins.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
+    pub fn find_service(&self, reference: &str) -> Result<&Arc<Service>, Refusal> {
+        let named = self.index.service_names.get(reference).and_then(|id| self.services.get(id));
+        named.map_or_else(
+            || {
+                let services = |(least, greatest)| {
+                    self.services.range(ServiceId(least)..=ServiceId(greatest)).map(|(_, service)| service)
+                };
+                only(Kind::Service, reference, id_range(reference).map(services), |service| {
+                    service.id.to_string()
+                })
+            },
+            Ok,
+        )
+    }
+
+    /// The node of that name, id, or unique beginning of an id; a name wins.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
+    pub fn find_node(&self, reference: &str) -> Result<&Arc<Node>, Refusal> {
+        let named = self.index.node_names.get(reference).and_then(|id| self.nodes.get(id));
+        named.map_or_else(
+            || {
+                let nodes = |(least, greatest)| {
+                    self.nodes.range(NodeId(least)..=NodeId(greatest)).map(|(_, node)| node)
+                };
+                only(Kind::Node, reference, id_range(reference).map(nodes), |node| node.id.to_string())
+            },
+            Ok,
+        )
+    }
+
+    /// The task of that id (the service's part may be shortened as for a service), or the current task of a
+    /// slot: `web.3`. The current task is the live one, otherwise the newest.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
+    pub fn find_task(&self, reference: &str) -> Result<&Arc<Task>, Refusal> {
+        let missing = || Refusal::not_found(Kind::Task, reference);
+        if let Some((service, slot)) = reference.rsplit_once('.') {
+            let service = self.find_service(service)?;
+            let slot = slot.parse().map_err(|_| missing())?;
+            return self.current_task(&service.id, slot).ok_or_else(missing);
+        }
+        let (prefix, number) = reference.rsplit_once('-').ok_or_else(missing)?;
+        let (least, greatest) = id_range(prefix).ok_or_else(missing)?;
+        let number: u64 = number.parse().map_err(|_| missing())?;
+        let services = self.services.range(ServiceId(least)..=ServiceId(greatest));
+        let tasks = services.filter_map(|(id, _)| self.tasks.get(&TaskId { service: *id, number }));
+        only(Kind::Task, reference, Some(tasks), |task| task.id.to_string())
+    }
+
+    /// The live task of a slot, otherwise its newest.
+    fn current_task(&self, service: &ServiceId, slot: u32) -> Option<&Arc<Task>> {
+        self.live_task(service, slot)
+            .or_else(|| self.unsettled_of(service).rev().find(|task| task.slot == slot))
+    }
+}
+
+/// The first and the last id that begin with these digits.
+fn id_range(prefix: &str) -> Option<(Id, Id)> {
+    if prefix.is_empty() || prefix.len() > DIGITS {
+        return None;
+    }
+    let least = format!("{prefix:0<DIGITS$}").parse().ok()?;
+    // What is beyond 128 bits is beyond every id.
+    let greatest = format!("{prefix:z<DIGITS$}").parse().unwrap_or(Id(u128::MAX));
+    Some((least, greatest))
+}
+
+/// The only one of the matches.
+fn only<'a, T>(
+    kind: Kind,
+    reference: &str,
+    matches: Option<impl Iterator<Item = &'a T>>,
+    id: impl Fn(&T) -> String,
+) -> Result<&'a T, Refusal> {
+    let matches: Vec<&T> = matches.into_iter().flatten().take(SHOWN).collect();
+    match matches[..] {
+        [] => Err(Refusal::not_found(kind, reference)),
+        [one] => Ok(one),
+        _ => {
+            let matches = matches.into_iter().map(id).collect();
+            Err(Refusal::Ambiguous { kind, reference: reference.into(), matches })
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Whatever is thrown at a state, in whatever order: it never panics, never contradicts itself, takes
+//! nothing twice, survives a snapshot, and settles once the nonsense stops.
+
+use proptest::prelude::*;
+use warren_core::state::Parts;
+use warren_core::{Command, NewTask, Outcome, State};
+use warren_types::*;
+
+use crate::world::*;
+
+/// What happens next.
+#[derive(Debug, Clone)]
+enum Step {
+    /// Anything at all.
+    Say(Box<Command>),
+    /// A planner does its work.
+    Reconcile(u128),
+    Reap(u128),
+    Schedule,
+    /// The worker of a node says that each of its tasks came to this state.
+    Work(u128, TaskState),
+    /// The worker of a node finished removing.
+    CleanUp,
+    Wait(u64),
+}
+
+fn time() -> impl Strategy<Value = Timestamp> {
+    prop_oneof![Just(0), 0..u64::MAX / 2, Just(1_795_185_000_000)].prop_map(Timestamp)
+}
+
+fn term() -> impl Strategy<Value = u64> {
+    prop_oneof![9 => Just(TERM), 1 => 0..5u64]
+}
+
+fn service() -> impl Strategy<Value = u128> {
+    1..5u128
+}
+
+fn node() -> impl Strategy<Value = NodeId> {
+    (1..5u128).prop_map(node_id)
+}
+
+fn task() -> impl Strategy<Value = TaskId> {
+    (service(), 0..12u64).prop_map(|(service, number)| task_id(service, number))
+}
+
+fn tasks() -> impl Strategy<Value = Vec<TaskId>> {
+    prop::collection::vec(task(), 0..6)
+}
+
+fn amounts() -> impl Strategy<Value = Resources> {
+    (0..4u64, prop_oneof![9 => 0..4u64, 1 => Just(1 << 40)])
+        .prop_map(|(cpu, memory)| resources(cpu * 500, memory * 100))
+}
+
+fn any_spec() -> impl Strategy<Value = ServiceSpec> {
+    (0..3usize, 0..6u32, amounts(), prop::option::of(0..3u16)).prop_map(
+        |(name, replicas, reservations, port)| {
+            let name = ["web", "api", "db"][name];
+            let mut spec =
+                port.map_or_else(|| spec(name, replicas), |port| publishing(name, replicas, port * 80));
+            spec.task.reservations = reservations;
+            spec
+        },
+    )
+}
+
+fn any_report() -> impl Strategy<Value = TaskReport> {
+    (
+        task(),
+        0..3u32,
+        prop::sample::select(&TaskState::ALL[..]),
+        time(),
+        "[ab]{0,2}",
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(|(task, attempt, state, since, reason, ready, removed, exited)| {
+            let exit = exited.then_some(Exit { code: 1, out_of_memory: false });
+            TaskReport { task, attempt, state, since, reason, ready, exit, removed }
+        })
+}
+
+fn persons_command() -> impl Strategy<Value = Command> {
+    let id = || service().prop_map(service_id);
+    let version = || prop::option::weighted(0.2, 0..9u64);
+    prop_oneof![
+        3 => (id(), any_spec(), time()).prop_map(|(id, spec, at)| Command::CreateService { id, spec, at }),
+        2 => (id(), version(), 0..8u32, time())
+            .prop_map(|(id, version, replicas, at)| Command::ScaleService { id, version, replicas, at }),
+        1 => (id(), version(), time())
+            .prop_map(|(id, version, at)| Command::RemoveService { id, version, at }),
+        1 => time().prop_map(|at| Command::CreateCluster { id: ClusterId(Id(9)), ranges: vec![], at }),
+    ]
+}
+
+fn nodes_command() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        (node(), "[abc]", amounts(), time()).prop_map(|(id, name, resources, at)| {
+            let (name, description) = (name.parse().unwrap(), description(resources));
+            Command::RegisterNode { id, name, description, at }
+        }),
+        (node(), amounts(), time()).prop_map(|(node, resources, at)| {
+            Command::OpenSession { node, description: description(resources), at }
+        }),
+        (node(), 0..4u64, prop::collection::vec(any_report(), 0..4), time())
+            .prop_map(|(node, session, reports, at)| Command::ReportTasks { node, session, reports, at }),
+    ]
+}
+
+fn planned_command() -> impl Strategy<Value = Command> {
+    let new_task =
+        (0..8u32, prop::option::of(time())).prop_map(|(slot, not_before)| NewTask { slot, not_before });
+    let statuses = [NodeStatus::Unknown, NodeStatus::Ready, NodeStatus::Down];
+    let id = || service().prop_map(service_id);
+    prop_oneof![
+        (term(), id(), 0..3u64, prop::collection::vec(new_task, 0..5), time()).prop_map(
+            |(term, service, revision, slots, at)| Command::CreateTasks {
+                term,
+                service,
+                revision,
+                slots,
+                at
+            }
+        ),
+        (term(), prop::collection::vec((task(), node()), 0..5), time())
+            .prop_map(|(term, placements, at)| Command::AssignTasks { term, placements, at }),
+        (term(), tasks(), prop::sample::select(&Desired::ALL[..]), time())
+            .prop_map(|(term, tasks, desired, at)| Command::SetDesired { term, tasks, desired, at }),
+        (term(), tasks()).prop_map(|(term, tasks)| Command::DeleteTasks { term, tasks }),
+        (term(), id()).prop_map(|(term, id)| Command::DeleteService { term, id }),
+        (term(), node(), 0..4u64, prop::sample::select(statuses.to_vec()), time()).prop_map(
+            |(term, node, session, status, at)| Command::SetNodeStatus { term, node, session, status, at }
+        ),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let say = |command: Command| Step::Say(Box::new(command));
+    prop_oneof![
+        3 => persons_command().prop_map(say),
+        4 => nodes_command().prop_map(say),
+        3 => planned_command().prop_map(say),
+        3 => service().prop_map(Step::Reconcile),
+        1 => service().prop_map(Step::Reap),
+        3 => Just(Step::Schedule),
+        3 => (1..5u128, prop::sample::select(&TaskState::ALL[3..]))
+            .prop_map(|(node, state)| Step::Work(node, state)),
+        1 => Just(Step::CleanUp),
+        1 => (0..400_000u64).prop_map(Step::Wait),
+    ]
+}
+
+/// The state but for the entry that it is of.
+fn content(state: &State) -> Parts {
+    Parts { applied: Default::default(), ..state.export() }
+}
+
+/// Applies the command twice: what is refused or unchanged leaves no trace, and the second time never does.
+fn say(world: &mut World, command: &Command) {
+    let before = content(&world.state);
+    let outcome = world.run(command);
+    let after = content(&world.state);
+    if !matches!(outcome, Outcome::Applied { .. }) {
+        assert_eq!(after, before, "{command:?} left a trace");
+    }
+    if !matches!(command, Command::OpenSession { .. }) {
+        world.run(command);
+        assert_eq!(content(&world.state), after, "{command:?} was not harmless the second time");
+    }
+}
+
+fn go(world: &mut World, step: Step) {
+    match step {
+        Step::Say(command) => say(world, &command),
+        Step::Reconcile(service) => drop(world.reconcile(service)),
+        Step::Reap(service) => drop(world.reap(service)),
+        Step::Schedule => drop(world.schedule()),
+        Step::CleanUp => world.clean_up(),
+        Step::Wait(milliseconds) => world.wait(std::time::Duration::from_millis(milliseconds)),
+        Step::Work(number, state) => {
+            let node = node_id(number);
+            let Some(session) = world.state.node(&node).map(|node| node.session) else { return };
+            let say = |task: &std::sync::Arc<Task>| report(task.id, task.observed.attempt, state);
+            let reports = world.state.tasks_on(&node).map(say).collect();
+            let command = Command::ReportTasks { node, session, reports, at: world.now };
+            self::say(world, &command);
+        }
+    }
+    // Commands may have brought any time; planners see the clock that they brought.
+    world.now = world.now.max(world.state.clock());
+}
+
+/// Every node is there, every worker does what it is told, and time passes.
+fn calm_down(world: &mut World) {
+    for number in 1..5 {
+        if world.state.node(&node_id(number)).is_some() {
+            world.connect(number);
+        }
+    }
+    for _ in 0..4 {
+        world.now = Timestamp(u64::MAX);
+        world.settle();
+        world.clean_up();
+        for service in 1..5 {
+            world.reap(service);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_state_takes_anything(steps in prop::collection::vec(step(), 1..60)) {
+        let mut world = World::new();
+        for number in 1..3 {
+            world.node(number, resources(4000, 1024));
+        }
+        steps.into_iter().for_each(|step| go(&mut world, step));
+        let restored = State::restore(world.state.export()).unwrap();
+        prop_assert_eq!(&restored, &world.state);
+        calm_down(&mut world);
+        let placement = warren_core::schedule(&world.state, world.now);
+        for service in world.state.services() {
+            prop_assert!(!service.removing, "{} was not removed", service.spec.name);
+            let counts = world.state.counts(&service.id);
+            prop_assert_eq!(counts.live, service.spec.replicas());
+        }
+        for task in world.state.tasks().filter(|task| task.is_live()) {
+            let runs = task.observed.state == TaskState::Running;
+            let refused = placement.refusals.of(task).is_some();
+            prop_assert!(runs || refused, "{} neither runs nor says why", task.id);
+        }
+        let held = world.state.tasks().filter(|task| task.holds_node() && !task.is_live()).count();
+        prop_assert_eq!(held, 0, "something was left on a node");
+    }
+}

@@ -1,0 +1,147 @@
+//! Why a task goes nowhere, in words.
+
+use std::time::Duration;
+
+use warren_core::{Command, schedule};
+use warren_types::*;
+
+use crate::world::*;
+
+/// The first task of `spec`, and why it waits, on nodes of so much CPU and memory of which the last `down`
+/// are down.
+#[track_caller]
+fn check(nodes: &[(u64, u64)], down: usize, spec: ServiceSpec, wanted: &str) {
+    let mut world = World::new();
+    for (number, (cpu, memory)) in (1..).zip(nodes) {
+        world.node(number, resources(*cpu, *memory));
+    }
+    (nodes.len() - down + 1..=nodes.len()).for_each(|number| world.down(number as u128));
+    world.service(1, spec);
+    world.reconcile(1);
+    world.schedule();
+    assert_eq!(world.reason(1, 1), wanted);
+}
+
+#[test]
+fn refusals_count_nodes_per_reason() {
+    let memory = |mebibytes| reserving("web", 1, resources(0, mebibytes));
+    check(&[], 0, memory(512), "no node has joined yet");
+    check(
+        &[(1000, 300), (1000, 200), (1000, 100), (1000, 900), (1000, 900)],
+        2,
+        memory(512),
+        "0 of 5 nodes fit: 3 lack memory (need 512MiB, best has 300MiB), 2 are down",
+    );
+    check(
+        &[(1000, 300), (1000, 900), (1000, 900)],
+        2,
+        memory(512),
+        "0 of 3 nodes fit: 2 are down, 1 lacks memory (need 512MiB, best has 300MiB)",
+    );
+    check(
+        &[(500, 900), (1500, 900), (4000, 100), (4000, 900)],
+        1,
+        reserving("web", 1, resources(2000, 512)),
+        "0 of 4 nodes fit: 2 lack CPU (need 2, best has 1.5), 1 is down, \
+         1 lacks memory (need 512MiB, best has 100MiB)",
+    );
+    check(&[(1000, 512)], 0, memory(512), "waits for node node-1 to take it on");
+}
+
+#[test]
+fn nodes_that_never_connected_are_told_apart() {
+    let mut world = World::new();
+    world.service(1, spec("web", 1));
+    world.reconcile(1);
+    let (id, at) = (node_id(1), world.now);
+    let (name, description) = ("one".parse().unwrap(), description(resources(1000, 512)));
+    world.accept(Command::RegisterNode { id, name, description, at });
+    assert_eq!(world.reason(1, 1), "0 of 1 nodes fit: 1 has joined but not connected yet");
+}
+
+#[test]
+fn free_memory_is_told_in_whole_units() {
+    let mut world = World::new();
+    world.node(1, Resources { cpu: MilliCpu(1000), memory: Bytes((300 << 20) + 12_345) });
+    world.service(1, reserving("web", 1, resources(0, 512)));
+    world.reconcile(1);
+    assert_eq!(world.reason(1, 1), "0 of 1 nodes fit: 1 lacks memory (need 512MiB, best has 300MiB)");
+}
+
+#[test]
+fn a_full_subnet_is_a_reason() {
+    let mut world = World::with_nodes(1);
+    world.service(1, spec("web", 254));
+    world.settle();
+    assert_eq!(
+        world.reason(1, 254),
+        "0 of 1 nodes fit: 1 has no free address (all 253 of the subnet are held)"
+    );
+}
+
+#[test]
+fn what_this_plan_takes_is_no_longer_there() {
+    let mut world = World::with_nodes(2);
+    world.service(1, reserving("web", 4, resources(0, 600)));
+    world.reconcile(1);
+    let placement = schedule(&world.state, world.now);
+    assert_eq!(placement.assignments.len(), 2);
+    let reasons: Vec<_> = placement.refusals.iter().map(|(_, _, reason)| reason.to_string()).collect();
+    assert_eq!(reasons, ["0 of 2 nodes fit: 2 lack memory (need 600MiB, best has 424MiB)"]);
+}
+
+#[test]
+fn a_slot_that_keeps_failing_says_until_when_it_waits() {
+    let mut world = World::with_nodes(1);
+    world.service(1, spec("web", 3));
+    world.settle();
+    for (number, wait) in [(3, 5), (4, 10), (5, 0)] {
+        world.observe(task_id(1, number), TaskState::Failed);
+        world.reconcile(1);
+        world.wait(Duration::from_secs(wait));
+        if wait > 0 {
+            world.settle();
+        }
+    }
+    let placement = schedule(&world.state, world.now);
+    assert_eq!((placement.assignments.len(), placement.recheck_after), (0, Some(Duration::from_secs(20))));
+    let wanted = "held back until 2026-11-20T14:30:35Z: slot web.3 failed 3 times in a row";
+    assert_eq!(world.reason(1, 6), wanted);
+    world.wait(Duration::from_secs(20));
+    world.settle();
+    assert_eq!(world.reason(1, 6), "");
+}
+
+#[test]
+fn each_state_says_why_it_is_not_running() {
+    let mut world = World::with_nodes(1);
+    world.service(1, spec("web", 1));
+    world.reconcile(1);
+    assert_eq!(warren_core::reason(&world.state, None, world.task(1, 1), world.now), "waits for a node");
+    world.schedule();
+    let steps = [
+        (TaskState::Accepted, "is being prepared on node node-1"),
+        (TaskState::Preparing, "is being prepared on node node-1"),
+        (TaskState::Ready, "is being started on node node-1"),
+        (TaskState::Starting, "is being started on node node-1"),
+        (TaskState::Running, ""),
+        (TaskState::Complete, "its process ended with success"),
+    ];
+    for (state, wanted) in steps {
+        world.observe(task_id(1, 1), state);
+        assert_eq!(world.reason(1, 1), wanted, "{state:?}");
+    }
+}
+
+#[test]
+fn tasks_that_are_not_wanted_say_so() {
+    let mut world = World::with_nodes(1);
+    world.service(1, reserving("web", 2, resources(0, 600)));
+    world.settle();
+    world.scale(1, 0);
+    world.reconcile(1);
+    assert_eq!(world.reason(1, 1), "is being stopped on node node-1");
+    assert_eq!(world.reason(1, 2), "was not wanted any more before it had a node");
+    world.clean_up();
+    assert_eq!(world.reason(1, 1), "stopped, as it was not wanted any more");
+}

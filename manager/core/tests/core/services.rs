@@ -1,0 +1,173 @@
+//! Commands on the cluster and on services.
+
+use warren_core::{Answer, Change, Command, Outcome, State};
+use warren_types::*;
+
+use crate::world::*;
+
+#[test]
+fn a_cluster_is_created_once() {
+    let mut world = World::new();
+    let create = |id, range: &str| Command::CreateCluster {
+        id: ClusterId(Id(id)),
+        ranges: vec![range.parse().unwrap()],
+        at: Timestamp(1),
+    };
+    assert_eq!(world.run(&create(9, "10.0.0.0/8")), Outcome::Unchanged { answer: Answer::Done });
+    assert!(world.refuse(create(8, "10.0.0.0/8")).starts_with("this manager belongs to cluster 0"));
+
+    let mut world = World { state: State::new(), now: Timestamp(1) };
+    assert_eq!(
+        world.refuse(create(9, "10.0.0.7/8")),
+        "ranges[0]: 10.0.0.7/8 has host bits; the range is 10.0.0.0/8"
+    );
+    let service = Command::CreateService { id: service_id(1), spec: spec("web", 1), at: Timestamp(1) };
+    assert!(world.refuse(service).starts_with("there is no cluster yet"));
+}
+
+#[test]
+fn a_repeated_create_gets_the_same_answer() {
+    let mut world = World::new();
+    let create = Command::CreateService { id: service_id(1), spec: spec("web", 2), at: world.now };
+    let answer = Answer::Service { id: service_id(1), version: 2 };
+    let changes = vec![Change::Service(service_id(1))];
+    assert_eq!(world.run(&create), Outcome::Applied { answer, changes });
+    assert_eq!(world.run(&create), Outcome::Unchanged { answer });
+}
+
+#[test]
+fn names_ids_and_ports_are_taken_once() {
+    let mut world = World::new();
+    world.service(1, publishing("web", 2, 8080));
+    let create = |id, spec| Command::CreateService { id: service_id(id), spec, at: Timestamp(0) };
+    let taken = "service web already exists; choose another name or remove it first";
+    assert_eq!(world.refuse(create(1, spec("other", 2))), taken);
+    assert_eq!(world.refuse(create(2, spec("web", 2))), taken);
+    let port = "host port 8080 is already published by service web; choose another port";
+    assert_eq!(world.refuse(create(2, publishing("api", 1, 8080))), port);
+    world.service(2, publishing("api", 1, 8081));
+}
+
+#[test]
+fn one_port_of_two_addresses_is_two_ports() {
+    let mut world = World::new();
+    let on = |name: &str, ip: Option<[u8; 4]>| {
+        let mut spec = publishing(name, 1, 80);
+        spec.ports[0].host_ip = ip.map(Into::into);
+        spec
+    };
+    world.service(1, on("one", Some([10, 0, 0, 1])));
+    world.service(2, on("two", Some([10, 0, 0, 2])));
+    let create = |spec| Command::CreateService { id: service_id(3), spec, at: Timestamp(0) };
+    assert!(
+        world.refuse(create(on("any", None))).starts_with("host port 80 is already published by service")
+    );
+    assert!(world.refuse(create(on("same", Some([10, 0, 0, 2])))).contains("two"));
+}
+
+#[test]
+fn a_spec_is_checked_again_where_it_is_applied() {
+    let mut world = World::new();
+    let mut wrong = spec("web", 1);
+    wrong.task.limits.memory = Some(Bytes(1 << 20));
+    let refusal = world.refuse(Command::CreateService { id: service_id(1), spec: wrong, at: world.now });
+    assert_eq!(refusal, "spec.task.limits.memory: 1MiB is below the runtime's minimum of 6MiB");
+}
+
+#[test]
+fn scaling_compares_versions_and_can_be_repeated() {
+    let mut world = World::new();
+    world.service(1, spec("web", 2));
+    let scale =
+        |version, replicas| Command::ScaleService { id: service_id(1), version, replicas, at: Timestamp(0) };
+    assert_eq!(world.accept(scale(Some(2), 5)), Answer::Service { id: service_id(1), version: 3 });
+    assert!(matches!(world.run(&scale(Some(2), 5)), Outcome::Unchanged { .. }));
+    let conflict = "service web is at version 3, not 2: it changed meanwhile; look again and repeat";
+    assert_eq!(world.refuse(scale(Some(2), 6)), conflict);
+    assert_eq!(world.refuse(scale(None, 2_000_000)), "replicas: 2000000 is more than 1000000");
+    let service = world.state.service(&service_id(1)).unwrap();
+    assert_eq!((service.spec.replicas(), service.revision.number), (5, 1));
+    let missing = Command::ScaleService { id: service_id(7), version: None, replicas: 1, at: Timestamp(0) };
+    assert!(world.refuse(missing).ends_with("does not exist; `warren service ls` shows what does"));
+}
+
+#[test]
+fn a_service_on_its_way_out_takes_no_changes_and_keeps_its_name() {
+    let mut world = World::new();
+    world.service(1, publishing("web", 2, 8080));
+    world.remove(1);
+    let version = world.state.service(&service_id(1)).unwrap().version;
+    let again = Command::RemoveService { id: service_id(1), version: Some(1), at: world.now };
+    let answer = Answer::Service { id: service_id(1), version };
+    assert_eq!(world.run(&again), Outcome::Unchanged { answer });
+    let leaving = "service web is being removed; wait until it is gone";
+    let scale = Command::ScaleService { id: service_id(1), version: None, replicas: 3, at: world.now };
+    assert_eq!(world.refuse(scale), leaving);
+    let create = |id| Command::CreateService {
+        id: service_id(id),
+        spec: publishing("web", 2, 8080),
+        at: Timestamp(0),
+    };
+    assert_eq!(world.refuse(create(1)), leaving);
+    assert!(world.refuse(create(2)).contains("already exists"));
+
+    let delete = Command::DeleteService { term: TERM, id: service_id(1) };
+    world.accept(delete.clone());
+    assert_eq!(world.run(&delete), Outcome::Unchanged { answer: Answer::Done });
+    world.accept(create(2));
+}
+
+#[test]
+fn a_service_with_tasks_cannot_be_forgotten() {
+    let mut world = World::with_nodes(1);
+    world.service(1, spec("web", 1));
+    let delete = Command::DeleteService { term: TERM, id: service_id(1) };
+    assert!(world.refuse(delete.clone()).contains("is not being removed"));
+    world.settle();
+    world.remove(1);
+    assert!(world.refuse(delete).starts_with("service web still has 1 task records"));
+}
+
+#[test]
+fn time_never_goes_back_and_entries_count_once() {
+    let mut world = World::new();
+    world.service(1, spec("web", 1));
+    let late = Command::CreateService { id: service_id(2), spec: spec("api", 1), at: Timestamp(5) };
+    world.accept(late.clone());
+    assert_eq!(world.state.service(&service_id(2)).unwrap().created_at, world.now);
+    assert_eq!(world.state.clock(), world.now);
+    let index = world.state.applied().index;
+    match world.state.apply(TERM, index, &late) {
+        Outcome::Rejected(refusal) => assert!(refusal.to_string().contains("is not newer than the applied")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn plans_of_another_term_are_refused() {
+    let mut world = World::with_nodes(1);
+    world.service(1, spec("web", 1));
+    for term in [TERM - 1, TERM + 1] {
+        let service = service_id(1);
+        let plans = [
+            Command::CreateTasks { term, service, revision: 1, slots: vec![], at: world.now },
+            Command::AssignTasks { term, placements: vec![], at: world.now },
+            Command::SetDesired { term, tasks: vec![], desired: Desired::Remove, at: world.now },
+            Command::DeleteTasks { term, tasks: vec![] },
+            Command::DeleteService { term, id: service },
+            Command::SetNodeStatus {
+                term,
+                node: node_id(1),
+                session: 1,
+                status: NodeStatus::Down,
+                at: world.now,
+            },
+        ];
+        for plan in plans {
+            assert_eq!(
+                world.refuse(plan),
+                format!("the plan is of term {term}, the entry of term {TERM}; plan again")
+            );
+        }
+    }
+}

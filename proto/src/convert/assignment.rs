@@ -1,0 +1,161 @@
+//! What a node should have, and what it must know to have it.
+
+use std::time::Duration;
+
+use warren_types::{Assignment, AssignmentVersion, NodeSettings, TaskAssignment, Violations};
+
+use super::fields::Fields;
+use super::report::desired;
+use super::spec::millis;
+use crate::v1;
+
+impl From<v1::AssignmentVersion> for AssignmentVersion {
+    fn from(wire: v1::AssignmentVersion) -> Self {
+        Self { incarnation: wire.incarnation, index: wire.index }
+    }
+}
+
+impl From<AssignmentVersion> for v1::AssignmentVersion {
+    fn from(version: AssignmentVersion) -> Self {
+        Self { incarnation: version.incarnation, index: version.index }
+    }
+}
+
+impl TryFrom<v1::Assignment> for Assignment {
+    type Error = Violations;
+
+    fn try_from(wire: v1::Assignment) -> Result<Self, Violations> {
+        let mut fields = Fields::default();
+        let version = wire.version.map(AssignmentVersion::from);
+        let version = version.or_else(|| fields.wrong("version", "is missing"));
+        let tasks = fields.list("tasks", wire.tasks);
+        let built = || Some(Self { version: version?, tasks: tasks? });
+        fields.finish(built())
+    }
+}
+
+impl From<&Assignment> for v1::Assignment {
+    fn from(assignment: &Assignment) -> Self {
+        let tasks = assignment.tasks.iter().map(Into::into).collect();
+        Self { version: Some(assignment.version.into()), tasks }
+    }
+}
+
+impl TryFrom<v1::TaskAssignment> for TaskAssignment {
+    type Error = Violations;
+
+    fn try_from(wire: v1::TaskAssignment) -> Result<Self, Violations> {
+        let mut fields = Fields::default();
+        let id = fields.parse("id", &wire.id);
+        let service = fields.parse("service", &wire.service);
+        let spec = fields.required("spec", wire.spec);
+        let ports = fields.list("ports", wire.ports);
+        let address = fields.parse("address", &wire.address);
+        let desired = fields.nest("desired", desired(wire.desired));
+        let built = || {
+            Some(Self {
+                id: id?,
+                service: service?,
+                slot: wire.slot,
+                revision: wire.revision,
+                spec: spec?,
+                ports: ports?,
+                address: address?,
+                desired: desired?,
+            })
+        };
+        fields.finish(built())
+    }
+}
+
+impl From<&TaskAssignment> for v1::TaskAssignment {
+    fn from(task: &TaskAssignment) -> Self {
+        Self {
+            id: task.id.to_string(),
+            service: task.service.to_string(),
+            slot: task.slot,
+            revision: task.revision,
+            spec: Some((&task.spec).into()),
+            ports: task.ports.iter().map(Into::into).collect(),
+            address: task.address.to_string(),
+            desired: v1::Desired::from(task.desired).into(),
+        }
+    }
+}
+
+impl TryFrom<v1::NodeSettings> for NodeSettings {
+    type Error = Violations;
+
+    fn try_from(wire: v1::NodeSettings) -> Result<Self, Violations> {
+        let mut fields = Fields::default();
+        let cluster = fields.parse("clusterId", &wire.cluster_id);
+        let node = fields.parse("nodeId", &wire.node_id);
+        let subnet = fields.parse("subnet", &wire.subnet);
+        let ranges = fields.parse_list("ranges", &wire.ranges);
+        let heartbeat = period(&mut fields, "heartbeatMs", wire.heartbeat_ms);
+        let sync = period(&mut fields, "syncMs", wire.sync_ms);
+        let built = || {
+            Some(Self {
+                cluster: cluster?,
+                node: node?,
+                subnet: subnet?,
+                ranges: ranges?,
+                heartbeat: heartbeat?,
+                sync: sync?,
+            })
+        };
+        fields.finish(built())
+    }
+}
+
+/// A period of zero would make the worker spin.
+fn period(fields: &mut Fields, path: &str, wire: u64) -> Option<Duration> {
+    match wire {
+        0 => fields.wrong(path, "is missing; a period has at least one millisecond"),
+        _ => Some(Duration::from_millis(wire)),
+    }
+}
+
+impl From<&NodeSettings> for v1::NodeSettings {
+    fn from(settings: &NodeSettings) -> Self {
+        Self {
+            cluster_id: settings.cluster.to_string(),
+            node_id: settings.node.to_string(),
+            subnet: settings.subnet.to_string(),
+            ranges: settings.ranges.iter().map(ToString::to_string).collect(),
+            heartbeat_ms: millis(settings.heartbeat),
+            sync_ms: millis(settings.sync),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths<T: std::fmt::Debug>(result: Result<T, Violations>) -> Vec<String> {
+        result.unwrap_err().0.into_iter().map(|v| v.path).collect()
+    }
+
+    #[test]
+    fn an_empty_assignment_needs_its_version() {
+        assert_eq!(paths(Assignment::try_from(v1::Assignment::default())), ["version"]);
+    }
+
+    #[test]
+    fn faults_of_tasks_have_their_place() {
+        let wire = v1::Assignment {
+            version: Some(v1::AssignmentVersion::default()),
+            tasks: vec![Default::default()],
+        };
+        let fields = ["id", "service", "spec", "address", "desired"].map(|field| format!("tasks[0].{field}"));
+        assert_eq!(paths(Assignment::try_from(wire)), fields);
+    }
+
+    #[test]
+    fn settings_name_each_fault() {
+        let wire = v1::NodeSettings { ranges: vec!["10.0.0.0/8".into(), "x".into()], ..Default::default() };
+        let wanted = ["clusterId", "nodeId", "subnet", "ranges[1]", "heartbeatMs", "syncMs"];
+        assert_eq!(paths(NodeSettings::try_from(wire)), wanted);
+    }
+}

@@ -1,0 +1,135 @@
+//! What a worker says of a task, and the two clocks of a task's life.
+
+use warren_types::{Desired, Exit, TaskReport, TaskState, Timestamp, Violations};
+
+use super::fields::{Fields, unknown_value};
+use crate::v1;
+
+/// A task's state from its number on the wire. The violation's path is empty: nest it under the field's.
+pub fn task_state(wire: i32) -> Result<TaskState, Violations> {
+    let known = u16::try_from(wire).ok().and_then(TaskState::from_number);
+    known.ok_or_else(|| unknown_value(wire, "a state that this version knows"))
+}
+
+/// What managers want of a task, from its number on the wire; as [`task_state`].
+pub fn desired(wire: i32) -> Result<Desired, Violations> {
+    let known = u16::try_from(wire).ok().and_then(Desired::from_number);
+    known.ok_or_else(|| unknown_value(wire, "READY, RUNNING, SHUTDOWN or REMOVE"))
+}
+
+impl From<TaskState> for v1::TaskState {
+    fn from(state: TaskState) -> Self {
+        match state {
+            TaskState::New => Self::New,
+            TaskState::Pending => Self::Pending,
+            TaskState::Assigned => Self::Assigned,
+            TaskState::Accepted => Self::Accepted,
+            TaskState::Preparing => Self::Preparing,
+            TaskState::Ready => Self::Ready,
+            TaskState::Starting => Self::Starting,
+            TaskState::Running => Self::Running,
+            TaskState::Complete => Self::Complete,
+            TaskState::Shutdown => Self::Shutdown,
+            TaskState::Failed => Self::Failed,
+            TaskState::Rejected => Self::Rejected,
+        }
+    }
+}
+
+impl From<Desired> for v1::Desired {
+    fn from(desired: Desired) -> Self {
+        match desired {
+            Desired::Ready => Self::Ready,
+            Desired::Running => Self::Running,
+            Desired::Shutdown => Self::Shutdown,
+            Desired::Remove => Self::Remove,
+        }
+    }
+}
+
+impl From<v1::Exit> for Exit {
+    fn from(wire: v1::Exit) -> Self {
+        Self { code: wire.code, out_of_memory: wire.out_of_memory }
+    }
+}
+
+impl From<Exit> for v1::Exit {
+    fn from(exit: Exit) -> Self {
+        Self { code: exit.code, out_of_memory: exit.out_of_memory }
+    }
+}
+
+impl TryFrom<v1::TaskReport> for TaskReport {
+    type Error = Violations;
+
+    fn try_from(wire: v1::TaskReport) -> Result<Self, Violations> {
+        let mut fields = Fields::default();
+        let task = fields.parse("taskId", &wire.task_id);
+        let state = fields.nest("state", task_state(wire.state));
+        let built = || {
+            Some(Self {
+                task: task?,
+                attempt: wire.attempt,
+                state: state?,
+                since: Timestamp(wire.since),
+                reason: wire.reason,
+                ready: wire.ready,
+                exit: wire.exit.map(Into::into),
+                removed: wire.removed,
+            })
+        };
+        fields.finish(built())
+    }
+}
+
+impl From<&TaskReport> for v1::TaskReport {
+    fn from(report: &TaskReport) -> Self {
+        Self {
+            task_id: report.task.to_string(),
+            attempt: report.attempt,
+            state: v1::TaskState::from(report.state).into(),
+            since: report.since.0,
+            reason: report.reason.clone(),
+            ready: report.ready,
+            exit: report.exit.map(Into::into),
+            removed: report.removed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wire_has_the_numbers_of_the_clocks() {
+        for state in TaskState::ALL {
+            assert_eq!(v1::TaskState::from(state) as i32, i32::from(state as u16));
+            assert_eq!(task_state(v1::TaskState::from(state).into()), Ok(state));
+        }
+        for wanted in Desired::ALL {
+            assert_eq!(v1::Desired::from(wanted) as i32, i32::from(wanted as u16));
+            assert_eq!(desired(v1::Desired::from(wanted).into()), Ok(wanted));
+        }
+    }
+
+    #[test]
+    fn a_number_of_a_later_version_is_refused_not_guessed() {
+        let number = |wire| task_state(wire).unwrap_err().0.remove(0).message;
+        assert_eq!(
+            number(513),
+            "value 513 is not known to this version; give a state that this version knows"
+        );
+        assert!(task_state(-1).is_err() && task_state(65_536 + 512).is_err());
+        let unset = desired(0).unwrap_err().0.remove(0).message;
+        assert_eq!(unset, "is missing; give READY, RUNNING, SHUTDOWN or REMOVE");
+        assert!(desired(1).is_err());
+    }
+
+    #[test]
+    fn a_report_names_what_is_wrong_with_it() {
+        let wire = v1::TaskReport { task_id: "x".into(), state: 1, ..Default::default() };
+        let paths = TaskReport::try_from(wire).unwrap_err().0.into_iter().map(|v| v.path);
+        assert_eq!(paths.collect::<Vec<_>>(), ["taskId", "state"]);
+    }
+}

@@ -1,0 +1,259 @@
+//! What a person asks for.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use warren_types::spec::DEFAULT_STOP_GRACE;
+use warren_types::{
+    Bytes, EnvVar, Limits, MilliCpu, Mode, Protocol, PublishMode, PublishedPort, Resources, ServiceSpec,
+    TaskSpec, Violation, Violations,
+};
+
+use super::fields::{Fields, unknown_value};
+use super::request::replicas;
+use crate::v1;
+
+impl TryFrom<v1::ServiceSpec> for ServiceSpec {
+    type Error = Violations;
+
+    fn try_from(wire: v1::ServiceSpec) -> Result<Self, Violations> {
+        let spec = stored_service_spec(wire)?;
+        spec.validate().into_result(spec)
+    }
+}
+
+/// A spec that was valid when it was accepted: read, not validated again.
+pub fn stored_service_spec(wire: v1::ServiceSpec) -> Result<ServiceSpec, Violations> {
+    let mut fields = Fields::default();
+    let name = fields.parse("name", &wire.name);
+    let mode = match wire.mode {
+        Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: wanted })) => {
+            fields.nest("mode.replicated", replicas(wanted)).map(|replicas| Mode::Replicated { replicas })
+        }
+        None => fields.wrong("mode", "is missing; give replicated"),
+    };
+    let task = fields.required("task", wire.task);
+    let ports = fields.list("ports", wire.ports);
+    let labels = wire.labels.into_iter().collect();
+    let built = || Some(ServiceSpec { name: name?, labels, mode: mode?, task: task?, ports: ports? });
+    fields.finish(built())
+}
+
+impl From<&ServiceSpec> for v1::ServiceSpec {
+    fn from(spec: &ServiceSpec) -> Self {
+        let Mode::Replicated { replicas } = spec.mode;
+        let replicated = v1::Replicated { replicas: i64::from(replicas) };
+        Self {
+            name: spec.name.to_string(),
+            labels: spec.labels.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+            task: Some((&spec.task).into()),
+            ports: spec.ports.iter().map(Into::into).collect(),
+            mode: Some(v1::service_spec::Mode::Replicated(replicated)),
+        }
+    }
+}
+
+impl TryFrom<v1::TaskSpec> for TaskSpec {
+    type Error = Violations;
+
+    fn try_from(wire: v1::TaskSpec) -> Result<Self, Violations> {
+        let mut fields = Fields::default();
+        let image = fields.parse("image", &wire.image);
+        let env = wire.env.into_iter().map(|v1::EnvVar { name, value }| EnvVar { name, value }).collect();
+        let built = || {
+            Some(TaskSpec {
+                image: image?,
+                command: wire.command.map(|list| list.items),
+                args: wire.args.map(|list| list.items),
+                env,
+                limits: wire.limits.map(Into::into).unwrap_or_default(),
+                reservations: wire.reservations.map(Into::into).unwrap_or_default(),
+                stop_grace: wire.stop_grace_ms.map_or(DEFAULT_STOP_GRACE, Duration::from_millis),
+            })
+        };
+        fields.finish(built())
+    }
+}
+
+impl From<&TaskSpec> for v1::TaskSpec {
+    fn from(spec: &TaskSpec) -> Self {
+        let list = |items: &Vec<String>| v1::StringList { items: items.clone() };
+        let var = |var: &EnvVar| v1::EnvVar { name: var.name.clone(), value: var.value.clone() };
+        Self {
+            image: spec.image.to_string(),
+            command: spec.command.as_ref().map(list),
+            args: spec.args.as_ref().map(list),
+            env: spec.env.iter().map(var).collect(),
+            limits: (spec.limits != Limits::default()).then(|| spec.limits.into()),
+            reservations: (spec.reservations != Resources::default()).then(|| spec.reservations.into()),
+            stop_grace_ms: (spec.stop_grace != DEFAULT_STOP_GRACE).then(|| millis(spec.stop_grace)),
+        }
+    }
+}
+
+/// Whole milliseconds; a shorter rest counts as one more, so that no period becomes zero on the way.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+impl From<v1::Limits> for Limits {
+    fn from(wire: v1::Limits) -> Self {
+        Self { cpu: wire.cpu_milli.map(MilliCpu), memory: wire.memory_bytes.map(Bytes) }
+    }
+}
+
+impl From<Limits> for v1::Limits {
+    fn from(limits: Limits) -> Self {
+        Self { cpu_milli: limits.cpu.map(|cpu| cpu.0), memory_bytes: limits.memory.map(|memory| memory.0) }
+    }
+}
+
+impl From<v1::Resources> for Resources {
+    fn from(wire: v1::Resources) -> Self {
+        Self { cpu: MilliCpu(wire.cpu_milli), memory: Bytes(wire.memory_bytes) }
+    }
+}
+
+impl From<Resources> for v1::Resources {
+    fn from(resources: Resources) -> Self {
+        Self { cpu_milli: resources.cpu.0, memory_bytes: resources.memory.0 }
+    }
+}
+
+impl TryFrom<v1::PublishedPort> for PublishedPort {
+    type Error = Violations;
+
+    fn try_from(wire: v1::PublishedPort) -> Result<Self, Violations> {
+        let mut fields = Fields::default();
+        let host_ip = fields.parse_optional::<Ipv4Addr>("hostIp", &wire.host_ip);
+        let host_port = fields.nest("hostPort", port_number(wire.host_port));
+        let container_port = fields.nest("containerPort", port_number(wire.container_port));
+        let protocol = fields.nest("protocol", protocol(wire.protocol));
+        let mode = fields.nest("mode", publish_mode(wire.mode));
+        let built = || {
+            let (host_port, container_port) = (host_port?, container_port?);
+            Some(Self { host_ip: host_ip?, host_port, container_port, protocol: protocol?, mode: mode? })
+        };
+        fields.finish(built())
+    }
+}
+
+fn port_number(wire: u32) -> Result<u16, Violations> {
+    let number = u16::try_from(wire).ok().filter(|port| *port != 0);
+    number.ok_or_else(|| Violation::new("", format!("{wire} is not a port; give one of 1 to 65535")).into())
+}
+
+fn protocol(wire: i32) -> Result<Protocol, Violations> {
+    match v1::Protocol::try_from(wire) {
+        Ok(v1::Protocol::Tcp) => Ok(Protocol::Tcp),
+        Ok(v1::Protocol::Unspecified) | Err(_) => Err(unknown_value(wire, "tcp")),
+    }
+}
+
+fn publish_mode(wire: i32) -> Result<PublishMode, Violations> {
+    match v1::PublishMode::try_from(wire) {
+        Ok(v1::PublishMode::Host) => Ok(PublishMode::Host),
+        Ok(v1::PublishMode::Unspecified) | Err(_) => Err(unknown_value(wire, "host")),
+    }
+}
+
+impl From<&PublishedPort> for v1::PublishedPort {
+    fn from(port: &PublishedPort) -> Self {
+        let protocol = match port.protocol {
+            Protocol::Tcp => v1::Protocol::Tcp,
+        };
+        let mode = match port.mode {
+            PublishMode::Host => v1::PublishMode::Host,
+        };
+        Self {
+            host_ip: port.host_ip.map(|ip| ip.to_string()).unwrap_or_default(),
+            host_port: u32::from(port.host_port),
+            container_port: u32::from(port.container_port),
+            protocol: protocol.into(),
+            mode: mode.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1::service_spec::Mode::Replicated;
+
+    fn wire() -> v1::ServiceSpec {
+        let port = v1::PublishedPort {
+            host_ip: String::new(),
+            host_port: 8080,
+            container_port: 80,
+            protocol: v1::Protocol::Tcp.into(),
+            mode: v1::PublishMode::Host.into(),
+        };
+        v1::ServiceSpec {
+            name: "web".into(),
+            mode: Some(Replicated(v1::Replicated { replicas: 2 })),
+            task: Some(v1::TaskSpec { image: "nginx:1.27".into(), ..Default::default() }),
+            ports: vec![port],
+            ..Default::default()
+        }
+    }
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut v1::ServiceSpec), wanted: &[&str]) {
+        let mut spec = wire();
+        change(&mut spec);
+        let found = ServiceSpec::try_from(spec).err().unwrap_or_default();
+        let found: Vec<String> = found.0.into_iter().map(|v| v.path).collect();
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn what_the_wire_can_say_and_a_spec_cannot_is_refused_with_its_path() {
+        check(|_| (), &[]);
+        check(|s| s.name = "Web!".into(), &["name"]);
+        check(|s| s.mode = None, &["mode"]);
+        let replicated = |replicas| Some(Replicated(v1::Replicated { replicas }));
+        check(|s| s.mode = replicated(-1), &["mode.replicated.replicas"]);
+        check(|s| s.mode = replicated(i64::MAX), &["mode.replicated.replicas"]);
+        check(|s| s.task = None, &["task"]);
+        check(|s| s.task.as_mut().unwrap().image = String::new(), &["task.image"]);
+        check(|s| s.ports[0].host_ip = "::1".into(), &["ports[0].hostIp"]);
+        check(|s| s.ports[0].host_port = 65_536, &["ports[0].hostPort"]);
+        check(|s| s.ports[0].container_port = 0, &["ports[0].containerPort"]);
+        check(|s| s.ports[0].protocol = 0, &["ports[0].protocol"]);
+        check(|s| s.ports[0].protocol = 2, &["ports[0].protocol"]);
+        check(|s| s.ports[0].mode = 0, &["ports[0].mode"]);
+        check(|s| s.ports[0].mode = 7, &["ports[0].mode"]);
+    }
+
+    #[test]
+    fn all_faults_are_named_at_once_and_in_order() {
+        let change = |s: &mut v1::ServiceSpec| {
+            s.name = String::new();
+            s.task = None;
+            s.ports[0].mode = 0;
+            s.ports.push(v1::PublishedPort::default());
+        };
+        let second = ["ports[1].hostPort", "ports[1].containerPort", "ports[1].protocol", "ports[1].mode"];
+        check(change, &[&["name", "task", "ports[0].mode"][..], &second].concat());
+    }
+
+    #[test]
+    fn a_new_spec_is_validated_and_a_stored_one_only_read() {
+        let mut spec = wire();
+        spec.task.as_mut().unwrap().limits = Some(v1::Limits { cpu_milli: None, memory_bytes: Some(1) });
+        let stored = stored_service_spec(spec.clone()).unwrap();
+        assert_eq!(stored.task.limits.memory, Some(Bytes(1)));
+        check(|s| *s = spec, &["task.limits.memory"]);
+    }
+
+    #[test]
+    fn an_unset_stop_grace_is_the_default_and_a_tiny_one_stays_more_than_nothing() {
+        let read = |stop_grace_ms| {
+            let wire = v1::TaskSpec { image: "a".into(), stop_grace_ms, ..Default::default() };
+            TaskSpec::try_from(wire).unwrap().stop_grace
+        };
+        assert_eq!(read(None), DEFAULT_STOP_GRACE);
+        assert_eq!(read(Some(0)), Duration::ZERO);
+        assert_eq!(millis(Duration::from_nanos(1)), 1);
+    }
+}

@@ -1,0 +1,18 @@
+//! The wire: protobuf messages, gRPC services, and their conversions to and from `warren-types`.
+//!
+//! This is the only place that knows both. A conversion from the wire checks everything and names the field
+//! that is wrong; a conversion to the wire cannot fail. Nothing here decides or does IO.
+//! Start reading at `warren/v1/types.proto`, then [`convert`]; how errors travel is in [`status`].
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod convert;
+pub mod status;
+
+/// Generated from `warren/v1/*.proto`.
+#[allow(missing_docs, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("warren.v1");
+}
+
+pub use status::Problem;

@@ -1,0 +1,33 @@
+//! warren-consensus: one member of the raft group as a pure machine.
+//!
+//! [`Machine::on`] takes an [`Event`] (a tick, a message, a proposal, "this is on the disk now")
+//! and returns the [`Effect`]s that whoever drives it must execute, in order: write, send, apply,
+//! answer. The same configuration and events give the same effects, always; a simulator can
+//! therefore run a whole cluster in one thread from one seed.
+//!
+//! This crate must never do IO, read a clock, draw a random number, know what a command means, or
+//! let the raft crate's types out. It never calls the protobuf parser that the raft crate depends
+//! on (RUSTSEC-2024-0437): messages and entries are converted field by field.
+//!
+//! Start reading at `event.rs` (what goes in and comes out), then `machine.rs`.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod config;
+mod convert;
+mod election;
+mod entry;
+mod error;
+mod event;
+mod log;
+mod machine;
+mod message;
+mod proposals;
+mod writes;
+
+pub use config::{Config, Restored};
+pub use entry::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+pub use error::{Error, Result};
+pub use event::{Committed, DropReason, Effect, Event, Persist, Proposal, Role};
+pub use machine::Machine;
+pub use message::{Message, MessageKind};

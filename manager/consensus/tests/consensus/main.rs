@@ -1,0 +1,13 @@
+//! A machine together with a disk that can lose its power, alone and in a hostile network.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod alone;
+mod dice;
+mod faults;
+mod group;
+mod member;
+mod network;
+mod reads;
+mod restored;
+mod slow_disk;

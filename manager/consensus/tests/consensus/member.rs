@@ -1,0 +1,280 @@
+//! One member: a machine, its disk, and a state that is just the list of what was applied.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    hash::{DefaultHasher, Hash},
+};
+
+use bytes::Bytes;
+use warren_consensus::{
+    Committed, Config, DropReason, Effect, EntryKind, Event, Machine, Message, Persist, Proposal, Restored,
+    Role, SnapshotMeta,
+};
+use warren_log::{Batch, Disk, LogStore, MemoryLog};
+
+/// Index, term and data of everything applied.
+pub type State = Vec<(u64, u64, Bytes)>;
+
+/// What a member did that others look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Role { term: u64, role: Role, leader: Option<u64> },
+    Applied { index: u64, term: u64, data: Bytes, proposal: Option<u64> },
+    Dropped { proposal: u64, reason: DropReason },
+    ReadReady { ctx: u64, index: u64 },
+}
+
+pub struct Member {
+    pub id: u64,
+    pub disk: Disk,
+    /// The snapshots on its disk, by index.
+    pub snapshots: BTreeMap<u64, State>,
+    pub run: Option<Run>,
+    /// What it sent and did; a crash cannot take it back.
+    pub outbox: Vec<Message>,
+    outcomes: Vec<Outcome>,
+    boots: u64,
+    /// Hash of every effect so far.
+    pub trace: DefaultHasher,
+}
+
+/// What a crash destroys.
+pub struct Run {
+    machine: Machine,
+    log: MemoryLog,
+    pub state: State,
+    writes: VecDeque<Persist>,
+}
+
+impl Member {
+    /// A member of a new group, not running yet.
+    pub fn found(id: u64, voters: &[u64]) -> Self {
+        let disk = Disk::new();
+        let conf_state = warren_log::ConfState { voters: voters.to_vec(), learners: vec![] };
+        let batch = Batch { conf_state: Some(conf_state), ..Batch::default() };
+        disk.open().append(&batch).unwrap();
+        Self {
+            id,
+            disk,
+            snapshots: BTreeMap::new(),
+            run: None,
+            outbox: Vec::new(),
+            outcomes: Vec::new(),
+            boots: 0,
+            trace: DefaultHasher::new(),
+        }
+    }
+
+    /// Starts it from its disk.
+    pub fn start(&mut self, seed: u64) {
+        self.boots += 1;
+        let log = self.disk.open();
+        let restored = restore(&log);
+        let base = restored.snapshot.as_ref().map_or(0, |snapshot| snapshot.index);
+        let state = if base == 0 { State::new() } else { self.snapshots[&base].clone() };
+        // A snapshot that the log does not point to was written by a run that crashed.
+        self.snapshots.retain(|index, _| *index == base);
+        let config = Config {
+            keep_entries: 5,
+            max_message_bytes: 200,
+            ..Config::new(self.id, seed ^ (self.boots << 32))
+        };
+        let (machine, effects) = Machine::new(config, restored).unwrap();
+        self.run = Some(Run { machine, log, state, writes: VecDeque::new() });
+        self.execute(effects);
+    }
+
+    /// The power goes; what was not written is lost.
+    pub fn crash(&mut self) {
+        self.disk.power_off();
+        self.run = None;
+    }
+
+    pub fn on(&mut self, event: Event) {
+        self.on_all([event]);
+    }
+
+    pub fn on_all(&mut self, events: impl IntoIterator<Item = Event>) {
+        if let Some(run) = &mut self.run {
+            let effects = run.machine.on_all(events);
+            self.execute(effects);
+        }
+    }
+
+    pub fn propose(&mut self, id: u64) {
+        let data = Bytes::from(format!("command {id}"));
+        self.on(Event::Propose(vec![Proposal { id, data }]));
+    }
+
+    /// Stores the content that comes with a snapshot message, before the machine hears of it.
+    pub fn store_snapshot(&mut self, index: u64, content: State) {
+        if self.run.is_some() {
+            self.snapshots.insert(index, content);
+        }
+    }
+
+    /// Does all writes that wait, and those they lead to.
+    pub fn write_all(&mut self) {
+        while self.write_one() {}
+    }
+
+    /// Does the oldest write that waits. False if there is none. Crashes where the disk does.
+    pub fn write_one(&mut self) -> bool {
+        let Some(run) = &mut self.run else { return false };
+        let Some(persist) = run.writes.pop_front() else { return false };
+        if run.log.append(&batch(&persist)).is_err() {
+            self.crash();
+            return false;
+        }
+        if let Some(meta) = &persist.snapshot {
+            run.state = self.snapshots[&meta.index].clone();
+        }
+        self.on(Event::Persisted { number: persist.number });
+        true
+    }
+
+    pub fn writes_waiting(&self) -> usize {
+        self.run.as_ref().map_or(0, |run| run.writes.len())
+    }
+
+    pub fn state(&self) -> &[(u64, u64, Bytes)] {
+        self.run.as_ref().map_or(&[], |run| run.state.as_slice())
+    }
+
+    pub fn take_outcomes(&mut self) -> Vec<Outcome> {
+        std::mem::take(&mut self.outcomes)
+    }
+
+    /// Takes a snapshot of everything applied.
+    pub fn snapshot(&mut self) {
+        let Some(run) = &self.run else { return };
+        let Some((index, ..)) = run.state.last() else { return };
+        let index = *index;
+        if self.snapshots.contains_key(&index) {
+            return;
+        }
+        self.snapshots.insert(index, run.state.clone());
+        self.on(Event::Snapshotted { index });
+    }
+
+    fn execute(&mut self, effects: Vec<Effect>) {
+        effects.hash(&mut self.trace);
+        for effect in effects {
+            let Some(run) = &mut self.run else { return };
+            match effect {
+                Effect::Role { term, role, leader } => {
+                    self.outcomes.push(Outcome::Role { term, role, leader });
+                }
+                Effect::Send(messages) => self.outbox.extend(messages),
+                Effect::Apply(committed) => self.apply(committed),
+                Effect::Persist(persist) => run.writes.push_back(persist),
+                Effect::Compact { snapshot, up_to } => self.compact(&snapshot, up_to),
+                Effect::Dropped { proposal, reason } => {
+                    self.outcomes.push(Outcome::Dropped { proposal, reason });
+                }
+                Effect::ReadReady { ctx, index } => {
+                    self.outcomes.push(Outcome::ReadReady { ctx, index });
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, committed: Vec<Committed>) {
+        let run = self.run.as_mut().unwrap();
+        let mut last = 0;
+        for Committed { entry, proposal } in committed {
+            assert_eq!(entry.kind == EntryKind::Noop, entry.data.is_empty());
+            let before = run.state.last().map_or(0, |(index, ..)| *index);
+            assert_eq!(entry.index, before + 1, "member {} applies without a hole", self.id);
+            last = entry.index;
+            let (index, term, data) = (entry.index, entry.term, entry.data);
+            run.state.push((index, term, data.clone()));
+            self.outcomes.push(Outcome::Applied { index, term, data, proposal });
+        }
+        self.on(Event::Applied { index: last });
+    }
+
+    fn compact(&mut self, snapshot: &SnapshotMeta, up_to: u64) {
+        let run = self.run.as_mut().unwrap();
+        let recorded = run.log.set_snapshot(&warren_log::SnapshotMeta {
+            index: snapshot.index,
+            term: snapshot.term,
+            conf_state: conf_state(snapshot),
+        });
+        if recorded.and_then(|()| run.log.compact(up_to)).is_err() {
+            return self.crash();
+        }
+        self.snapshots.retain(|index, _| *index >= snapshot.index);
+    }
+}
+
+fn conf_state(snapshot: &SnapshotMeta) -> warren_log::ConfState {
+    let members = snapshot.conf_state.clone();
+    warren_log::ConfState { voters: members.voters, learners: members.learners }
+}
+
+/// A write as the log store takes it.
+fn batch(persist: &Persist) -> Batch {
+    let kind = |kind| match kind {
+        EntryKind::Noop => warren_log::EntryKind::Noop,
+        EntryKind::Command => warren_log::EntryKind::Command,
+    };
+    Batch {
+        snapshot: persist.snapshot.as_ref().map(|snapshot| warren_log::SnapshotMeta {
+            index: snapshot.index,
+            term: snapshot.term,
+            conf_state: conf_state(snapshot),
+        }),
+        entries: persist
+            .entries
+            .iter()
+            .map(|entry| warren_log::Entry {
+                index: entry.index,
+                term: entry.term,
+                kind: kind(entry.kind),
+                data: entry.data.clone(),
+            })
+            .collect(),
+        hard_state: persist.hard_state.map(|hard_state| warren_log::HardState {
+            term: hard_state.term,
+            vote: hard_state.vote,
+            commit: hard_state.commit,
+        }),
+        conf_state: None,
+    }
+}
+
+/// What a member finds on its disk.
+pub fn restore(log: &MemoryLog) -> Restored {
+    let loaded = log.load().unwrap();
+    let members = |members: warren_log::ConfState| warren_consensus::ConfState {
+        voters: members.voters,
+        learners: members.learners,
+    };
+    Restored {
+        hard_state: warren_consensus::HardState {
+            term: loaded.hard_state.term,
+            vote: loaded.hard_state.vote,
+            commit: loaded.hard_state.commit,
+        },
+        conf_state: members(loaded.conf_state),
+        snapshot: loaded.snapshot.map(|snapshot| SnapshotMeta {
+            index: snapshot.index,
+            term: snapshot.term,
+            conf_state: members(snapshot.conf_state),
+        }),
+        entries: loaded
+            .entries
+            .into_iter()
+            .map(|entry| warren_consensus::Entry {
+                index: entry.index,
+                term: entry.term,
+                kind: match entry.kind {
+                    warren_log::EntryKind::Noop => EntryKind::Noop,
+                    warren_log::EntryKind::Command => EntryKind::Command,
+                },
+                data: entry.data,
+            })
+            .collect(),
+    }
+}

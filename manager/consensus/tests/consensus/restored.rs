@@ -1,0 +1,75 @@
+//! What a machine refuses to start from.
+
+use bytes::Bytes;
+use warren_consensus::{
+    ConfState, Config, Entry, EntryKind, Error, HardState, Machine, Restored, SnapshotMeta,
+};
+
+fn entries(range: std::ops::RangeInclusive<u64>, term: u64) -> Vec<Entry> {
+    let data = Bytes::from_static(b"x");
+    range.map(|index| Entry { index, term, kind: EntryKind::Command, data: data.clone() }).collect()
+}
+
+fn members(voters: &[u64], learners: &[u64]) -> ConfState {
+    ConfState { voters: voters.to_vec(), learners: learners.to_vec() }
+}
+
+/// A log of entries 3 to 8 in term 2 behind a snapshot at 5.
+fn whole() -> Restored {
+    Restored {
+        hard_state: HardState { term: 3, vote: 1, commit: 6 },
+        conf_state: members(&[1, 2, 3], &[]),
+        snapshot: Some(SnapshotMeta { index: 5, term: 2, conf_state: members(&[1, 2, 3], &[]) }),
+        entries: entries(3..=8, 2),
+    }
+}
+
+fn refusal(change: impl FnOnce(&mut Restored)) -> Option<Error> {
+    let mut restored = whole();
+    change(&mut restored);
+    Machine::new(Config::new(1, 1), restored).err()
+}
+
+#[test]
+fn whole_data_is_taken() {
+    assert_eq!(refusal(|_| {}), None);
+    assert_eq!(refusal(|restored| restored.entries = entries(6..=8, 2)), None);
+    assert_eq!(refusal(|restored| restored.entries = [entries(4..=7, 2), entries(8..=8, 3)].concat()), None);
+    assert_eq!(refusal(|restored| restored.hard_state.commit = 1), None);
+    assert_eq!(refusal(|restored| *restored = Restored::default()), None);
+    let bare = refusal(|restored| {
+        restored.entries.clear();
+        restored.hard_state.commit = 5;
+    });
+    assert_eq!(bare, None);
+}
+
+#[test]
+fn impossible_data_is_refused() {
+    type Change = fn(&mut Restored);
+    let cases: [(Change, Error); 9] = [
+        (|r| r.entries = entries(7..=8, 2), Error::Gap { expected: 6, found: 7 }),
+        (|r| drop(r.entries.remove(2)), Error::Gap { expected: 5, found: 6 }),
+        (|r| r.entries.truncate(2), Error::BehindSnapshot { last: 4, snapshot: 5 }),
+        (|r| r.hard_state.commit = 9, Error::CommitAhead { commit: 9, last: 8 }),
+        (|r| r.entries[5].term = 4, Error::Term { index: 8, found: 4, lowest: 2, highest: 3 }),
+        (|r| r.entries[5].term = 1, Error::Term { index: 8, found: 1, lowest: 2, highest: 3 }),
+        (|r| r.entries[2].term = 1, Error::Term { index: 5, found: 1, lowest: 2, highest: 2 }),
+        (|r| r.conf_state = members(&[1, 2], &[2]), Error::Members { voters: vec![1, 2], learners: vec![2] }),
+        (|r| r.conf_state = members(&[0], &[]), Error::Members { voters: vec![0], learners: vec![] }),
+    ];
+    for (change, expected) in cases {
+        assert_eq!(refusal(change), Some(expected));
+    }
+}
+
+#[test]
+fn settings_that_do_not_work_are_refused() {
+    let refused = |config: Config| match Machine::new(config, whole()) {
+        Err(Error::Config(text)) => text,
+        other => panic!("{:?}", other.err()),
+    };
+    assert!(refused(Config::new(0, 1)).contains("id"));
+    assert!(refused(Config { heartbeat_ticks: 6, ..Config::new(1, 1) }).contains("heartbeat"));
+    assert!(refused(Config { election_ticks: 6..6, ..Config::new(1, 1) }).contains("election"));
+}

@@ -1,0 +1,170 @@
+//! How values look on disk. All numbers are little-endian.
+//!
+//! Every value starts with the CRC32C (4 bytes) of its key followed by the rest of the value, so
+//! that a value that ended up under another key does not verify either.
+//!
+//! | value      | after the checksum                                         |
+//! |------------|------------------------------------------------------------|
+//! | entry      | kind u8, term u64, data to the end                         |
+//! | hard state | term u64, vote u64, commit u64                             |
+//! | members    | count u32, voter ids u64; count u32, learner ids u64       |
+//! | snapshot   | index u64, term u64, members                               |
+
+use bytes::Bytes;
+
+use crate::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+
+const CHECKSUM_LEN: usize = 4;
+const KIND_NOOP: u8 = 0;
+const KIND_COMMAND: u8 = 1;
+
+/// Length of a stored hard state.
+pub(crate) const HARD_STATE_LEN: usize = CHECKSUM_LEN + 24;
+
+/// Length of a stored entry.
+pub(crate) fn entry_len(entry: &Entry) -> usize {
+    CHECKSUM_LEN + 9 + entry.data.len()
+}
+
+/// Length of the stored members.
+pub(crate) fn conf_state_len(conf_state: &ConfState) -> usize {
+    CHECKSUM_LEN + 8 + 8 * (conf_state.voters.len() + conf_state.learners.len())
+}
+
+/// Length of a stored snapshot pointer.
+pub(crate) fn snapshot_len(snapshot: &SnapshotMeta) -> usize {
+    16 + conf_state_len(&snapshot.conf_state)
+}
+
+/// Puts the checksum of `key` and `body` before `body`.
+pub(crate) fn seal(key: &[u8], body: &[u8]) -> Vec<u8> {
+    let mut value = Vec::with_capacity(CHECKSUM_LEN + body.len());
+    value.extend(checksum(key, body).to_le_bytes());
+    value.extend(body);
+    value
+}
+
+/// The body of a sealed value, or `None` if it is not what was stored under `key`.
+pub(crate) fn unseal<'a>(key: &[u8], value: &'a [u8]) -> Option<&'a [u8]> {
+    let (stored, body) = value.split_first_chunk::<CHECKSUM_LEN>()?;
+    (u32::from_le_bytes(*stored) == checksum(key, body)).then_some(body)
+}
+
+fn checksum(key: &[u8], body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(key), body)
+}
+
+/// An entry as stored under its index.
+pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
+    let mut body = Vec::with_capacity(entry_len(entry));
+    body.push(match entry.kind {
+        EntryKind::Noop => KIND_NOOP,
+        EntryKind::Command => KIND_COMMAND,
+    });
+    body.extend(entry.term.to_le_bytes());
+    body.extend(&entry.data);
+    seal(&entry.index.to_le_bytes(), &body)
+}
+
+/// The entry stored under `index`, or what is wrong with it.
+pub(crate) fn decode_entry(index: u64, value: &[u8]) -> Result<Entry, &'static str> {
+    let body = unseal(&index.to_le_bytes(), value).ok_or("its checksum does not match")?;
+    let mut fields = Fields(body);
+    let kind = match fields.u8() {
+        Some(KIND_NOOP) => EntryKind::Noop,
+        Some(KIND_COMMAND) => EntryKind::Command,
+        Some(_) => return Err("its kind is not known to this program"),
+        None => return Err("it is too short"),
+    };
+    let term = fields.u64().ok_or("it is too short")?;
+    Ok(Entry { index, term, kind, data: Bytes::copy_from_slice(fields.0) })
+}
+
+/// A hard state's body.
+pub(crate) fn encode_hard_state(hard_state: &HardState) -> Vec<u8> {
+    [hard_state.term, hard_state.vote, hard_state.commit].map(u64::to_le_bytes).concat()
+}
+
+/// The hard state in a body.
+pub(crate) fn decode_hard_state(body: &[u8]) -> Option<HardState> {
+    let mut fields = Fields(body);
+    let hard_state = HardState { term: fields.u64()?, vote: fields.u64()?, commit: fields.u64()? };
+    fields.end(hard_state)
+}
+
+/// The members' body.
+pub(crate) fn encode_conf_state(conf_state: &ConfState) -> Vec<u8> {
+    let mut body = Vec::new();
+    for ids in [&conf_state.voters, &conf_state.learners] {
+        body.extend((ids.len() as u32).to_le_bytes());
+        body.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+    }
+    body
+}
+
+/// The members in a body.
+pub(crate) fn decode_conf_state(body: &[u8]) -> Option<ConfState> {
+    let mut fields = Fields(body);
+    let conf_state = fields.conf_state()?;
+    fields.end(conf_state)
+}
+
+/// A snapshot pointer's body.
+pub(crate) fn encode_snapshot(snapshot: &SnapshotMeta) -> Vec<u8> {
+    let mut body = [snapshot.index, snapshot.term].map(u64::to_le_bytes).concat();
+    body.extend(encode_conf_state(&snapshot.conf_state));
+    body
+}
+
+/// The snapshot pointer in a body.
+pub(crate) fn decode_snapshot(body: &[u8]) -> Option<SnapshotMeta> {
+    let mut fields = Fields(body);
+    let snapshot = fields.snapshot()?;
+    fields.end(snapshot)
+}
+
+/// Takes fields off the front of a byte slice; `None` when it ends too early.
+pub(crate) struct Fields<'a>(pub &'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    /// The next byte.
+    pub fn u8(&mut self) -> Option<u8> {
+        self.take::<1>().map(|[byte]| byte)
+    }
+
+    /// The next four bytes.
+    pub fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    /// The next eight bytes.
+    pub fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    /// The next snapshot pointer.
+    pub fn snapshot(&mut self) -> Option<SnapshotMeta> {
+        let (index, term) = (self.u64()?, self.u64()?);
+        Some(SnapshotMeta { index, term, conf_state: self.conf_state()? })
+    }
+
+    fn conf_state(&mut self) -> Option<ConfState> {
+        Some(ConfState { voters: self.ids()?, learners: self.ids()? })
+    }
+
+    fn ids(&mut self) -> Option<Vec<u64>> {
+        let count = self.u32()?;
+        (0..count).map(|_| self.u64()).collect()
+    }
+
+    /// `value` if nothing is left over.
+    fn end<T>(&self, value: T) -> Option<T> {
+        self.0.is_empty().then_some(value)
+    }
+}

@@ -1,0 +1,98 @@
+//! The data directory: used by one process at a time, and of a version this program knows.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    Error, Result,
+    names::{sync_dir, sync_parent},
+};
+
+/// The layout version this program writes, and the latest it reads.
+pub const DATA_DIR_VERSION: u32 = 1;
+
+/// A data directory that this process holds until the value is dropped or the process ends.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    /// Holds the lock; the kernel gives it back when the file is closed.
+    _lock: File,
+}
+
+impl DataDir {
+    /// Takes the directory for this process. Creates it (readable by its owner only) if needed.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] names the process that has it, [`Error::NotWritable`] says why it cannot
+    /// be used, [`Error::Newer`] that a later version of Warren has used it.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let not_writable = |source| Error::NotWritable { path: path.clone(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(not_writable)?;
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path.join("lock"))
+            .map_err(not_writable)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::InUse { pid: read_pid(&mut lock), path });
+            }
+            Err(TryLockError::Error(source)) => return Err(not_writable(source)),
+        }
+        write_pid(&mut lock).map_err(not_writable)?;
+        ensure_version(&path)?;
+        sync_parent(&path)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn read_pid(lock: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    lock.read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+fn write_pid(lock: &mut File) -> io::Result<()> {
+    lock.set_len(0)?;
+    lock.write_all(format!("{}\n", std::process::id()).as_bytes())
+}
+
+/// Checks the version of the directory, or writes it into a new one.
+fn ensure_version(dir: &Path) -> Result<()> {
+    let path = dir.join("version");
+    match fs::read_to_string(&path) {
+        Ok(text) => match text.trim().parse::<u32>() {
+            Ok(found) if found > DATA_DIR_VERSION => {
+                Err(Error::Newer { path, found, supported: DATA_DIR_VERSION })
+            }
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::Corrupt { path, what: format!("`{}` is no version", text.trim()) }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let temporary = dir.join("version.tmp");
+            File::create(&temporary)
+                .and_then(|mut file| {
+                    writeln!(file, "{DATA_DIR_VERSION}")?;
+                    file.sync_data()
+                })
+                .and_then(|()| fs::rename(&temporary, &path))
+                .map_err(|source| Error::NotWritable { path: dir.into(), source })?;
+            sync_dir(dir)
+        }
+        Err(error) => Err(Error::io("read", path)(error)),
+    }
+}

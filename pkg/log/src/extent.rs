@@ -1,0 +1,71 @@
+//! Which indexes a log holds, and what may be done to it. Pure; both engines obey it.
+
+use crate::{Batch, Error, Result, SnapshotMeta};
+
+/// The indexes of a log. An empty log has `last + 1 == first`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Index of the latest snapshot, 0 for none.
+    pub snapshot: u64,
+    /// Index of the first stored entry, or of the one that must come next.
+    pub first: u64,
+    /// Index of the last stored entry, or of the one before the log's start.
+    pub last: u64,
+}
+
+impl Extent {
+    /// The extent of a log that holds the entries `first..=last`, if any.
+    pub fn new(snapshot: u64, entries: Option<(u64, u64)>) -> Self {
+        let (first, last) = entries.unwrap_or((snapshot + 1, snapshot));
+        Self { snapshot, first, last }
+    }
+
+    /// The extent after `batch`.
+    pub fn append(self, batch: &Batch) -> Result<Self> {
+        let mut after = self;
+        if let Some(snapshot) = &batch.snapshot {
+            self.check_not_behind(snapshot)?;
+            after = Self::new(snapshot.index, None);
+        }
+        let Some(head) = batch.entries.first() else { return Ok(after) };
+        let lowest = after.first.max(after.snapshot + 1);
+        if head.index < lowest {
+            return Err(Error::Compacted { first: lowest, found: head.index });
+        }
+        if head.index > after.last + 1 {
+            return Err(Error::Gap { expected: after.last + 1, found: head.index });
+        }
+        for (expected, entry) in (head.index..).zip(&batch.entries) {
+            if entry.index != expected {
+                return Err(Error::Gap { expected, found: entry.index });
+            }
+        }
+        after.last = head.index + batch.entries.len() as u64 - 1;
+        Ok(after)
+    }
+
+    /// The extent after a snapshot of the member's own state.
+    pub fn set_snapshot(self, snapshot: &SnapshotMeta) -> Result<Self> {
+        self.check_not_behind(snapshot)?;
+        if snapshot.index > self.last {
+            return Err(Error::SnapshotAhead { last: self.last, found: snapshot.index });
+        }
+        Ok(Self { snapshot: snapshot.index, ..self })
+    }
+
+    /// The extent after removing the entries up to and including `up_to`.
+    pub fn compact(self, up_to: u64) -> Result<Self> {
+        if up_to > self.snapshot {
+            return Err(Error::NotCovered { covered: self.snapshot, up_to });
+        }
+        Ok(Self { first: self.first.max(up_to + 1), ..self })
+    }
+
+    fn check_not_behind(self, snapshot: &SnapshotMeta) -> Result<()> {
+        if snapshot.index < self.snapshot {
+            let recorded = self.snapshot;
+            return Err(Error::SnapshotBehind { recorded, found: snapshot.index });
+        }
+        Ok(())
+    }
+}

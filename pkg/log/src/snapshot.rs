@@ -1,0 +1,187 @@
+//! Snapshots of the state, one plain file each: `snapshot-<term>-<index>`, in hexadecimal.
+//!
+//! | part    | content                                                                     |
+//! |---------|-----------------------------------------------------------------------------|
+//! | header  | `WRNSNAP\n`, format version u32, index u64, term u64, members as in the log  |
+//! | payload | the state, opaque here                                                      |
+//! | footer  | payload length u64, CRC32C u32 of everything before it                      |
+//!
+//! A file is written under a temporary name, synced, renamed, and its directory synced; so a file
+//! under its final name is complete. Recording it in the log ([`crate::LogStore::set_snapshot`])
+//! comes after that, and removing older ones after both: at every moment of a crash the log points
+//! to a file that is there.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    Error, Result, SnapshotMeta, codec,
+    names::{sync_dir, sync_parent},
+};
+
+/// The format version this program writes, and the latest it reads.
+pub const SNAPSHOT_FORMAT: u32 = 1;
+
+const MAGIC: &[u8; 8] = b"WRNSNAP\n";
+const FOOTER_LEN: usize = 12;
+const PREFIX: &str = "snapshot-";
+const TEMPORARY: &str = ".tmp";
+
+/// The snapshot files of one manager.
+#[derive(Debug, Clone)]
+pub struct Snapshots {
+    dir: PathBuf,
+}
+
+impl Snapshots {
+    /// Opens the directory, creates it if needed, and removes every snapshot file in it that is
+    /// not `current` (what [`crate::LogStore::load`] returned): what a crash left half-done.
+    pub fn open(dir: impl Into<PathBuf>, current: Option<&SnapshotMeta>) -> Result<Self> {
+        let dir = dir.into();
+        fs::create_dir_all(&dir).map_err(Error::io("create", &dir))?;
+        sync_parent(&dir)?;
+        let snapshots = Self { dir };
+        let keep = current.map(file_name);
+        snapshots.remove_where(|name| Some(name) != keep.as_deref())?;
+        Ok(snapshots)
+    }
+
+    /// Where the snapshot's file is, or would be.
+    pub fn path(&self, meta: &SnapshotMeta) -> PathBuf {
+        self.dir.join(file_name(meta))
+    }
+
+    /// Writes a snapshot; `payload` writes the state. When this returns, the file is durable.
+    /// An existing file of the same name is replaced.
+    pub fn write(
+        &self,
+        meta: &SnapshotMeta,
+        payload: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<PathBuf> {
+        let path = self.path(meta);
+        let temporary = self.dir.join(file_name(meta) + TEMPORARY);
+        write_file(&temporary, meta, payload).map_err(Error::io("write", &temporary))?;
+        fs::rename(&temporary, &path).map_err(Error::io("rename", &temporary))?;
+        sync_dir(&self.dir)?;
+        Ok(path)
+    }
+
+    /// Reads a snapshot's payload and verifies all of the file.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is damaged or is not the snapshot that `meta` describes,
+    /// [`Error::Newer`] if a later version wrote it.
+    pub fn load(&self, meta: &SnapshotMeta) -> Result<Vec<u8>> {
+        let path = self.path(meta);
+        let mut content = Vec::new();
+        File::open(&path)
+            .and_then(|mut file| file.read_to_end(&mut content))
+            .map_err(Error::io("read", &path))?;
+        let (found, payload) = parse(&path, &content)?;
+        if found != *meta {
+            let what = format!("it is for entry {} of term {}", found.index, found.term);
+            return Err(Error::Corrupt { path, what });
+        }
+        let start = content.len() - FOOTER_LEN - payload;
+        content.truncate(start + payload);
+        content.drain(..start);
+        Ok(content)
+    }
+
+    /// Removes the files of snapshots older than `keep`, which the log must point to by now.
+    pub fn remove_older(&self, keep: &SnapshotMeta) -> Result<()> {
+        self.remove_where(|name| parse_name(name).is_some_and(|(_, index)| index < keep.index))
+    }
+
+    fn remove_where(&self, unwanted: impl Fn(&str) -> bool) -> Result<()> {
+        for file in fs::read_dir(&self.dir).map_err(Error::io("list", &self.dir))? {
+            let file = file.map_err(Error::io("list", &self.dir))?;
+            let name = file.file_name();
+            let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else {
+                continue;
+            };
+            if unwanted(name) {
+                fs::remove_file(file.path()).map_err(Error::io("remove", file.path()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn file_name(meta: &SnapshotMeta) -> String {
+    format!("{PREFIX}{:016x}-{:016x}", meta.term, meta.index)
+}
+
+/// Term and index in the name of a finished snapshot file.
+fn parse_name(name: &str) -> Option<(u64, u64)> {
+    let (term, index) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    Some((u64::from_str_radix(term, 16).ok()?, u64::from_str_radix(index, 16).ok()?))
+}
+
+fn write_file(
+    path: &Path,
+    meta: &SnapshotMeta,
+    payload: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut out = Summed { file: BufWriter::new(File::create(path)?), crc: 0, length: 0 };
+    out.write_all(MAGIC)?;
+    out.write_all(&SNAPSHOT_FORMAT.to_le_bytes())?;
+    out.write_all(&codec::encode_snapshot(meta))?;
+    let header = out.length;
+    payload(&mut out)?;
+    let length = out.length - header;
+    out.write_all(&length.to_le_bytes())?;
+    let crc = out.crc;
+    out.write_all(&crc.to_le_bytes())?;
+    out.file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()
+}
+
+/// Counts and sums what passes through.
+struct Summed {
+    file: BufWriter<File>,
+    crc: u32,
+    length: u64,
+}
+
+impl Write for Summed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.crc = crc32c::crc32c_append(self.crc, &bytes[..written]);
+        self.length += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// The header's content and the payload's length of a file that is whole.
+fn parse(path: &Path, content: &[u8]) -> Result<(SnapshotMeta, usize)> {
+    let corrupt = |what: &str| Error::Corrupt { path: path.into(), what: what.into() };
+    let (magic, rest) = content.split_first_chunk().ok_or_else(|| corrupt("it is too short"))?;
+    if magic != MAGIC {
+        return Err(corrupt("it does not begin like a snapshot"));
+    }
+    let mut fields = codec::Fields(rest);
+    // The version comes before the checksum: a later version may sum differently.
+    let found = fields.u32().ok_or_else(|| corrupt("it is too short"))?;
+    if found > SNAPSHOT_FORMAT {
+        return Err(Error::Newer { path: path.into(), found, supported: SNAPSHOT_FORMAT });
+    }
+    let (summed, crc) = content.split_last_chunk().ok_or_else(|| corrupt("it is too short"))?;
+    if crc32c::crc32c(summed) != u32::from_le_bytes(*crc) {
+        return Err(corrupt("its checksum does not match"));
+    }
+    let meta = fields.snapshot().ok_or_else(|| corrupt("its header is cut short"))?;
+    let payload = fields.0.len().checked_sub(FOOTER_LEN);
+    let payload = payload.ok_or_else(|| corrupt("it has no footer"))?;
+    let length = codec::Fields(&fields.0[payload..]).u64();
+    if length != Some(payload as u64) {
+        return Err(corrupt("its length is not the one in its footer"));
+    }
+    Ok((meta, payload))
+}

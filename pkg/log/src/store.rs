@@ -1,0 +1,151 @@
+//! The door: what a raft log store must do, and the plain types that pass through it.
+
+use bytes::Bytes;
+
+use crate::{Result, codec};
+
+/// What a raft member must remember besides its entries (Raft paper, figure 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HardState {
+    /// The latest term the member has seen.
+    pub term: u64,
+    /// The member it voted for in that term; 0 for none.
+    pub vote: u64,
+    /// The highest index it knew to be committed when this was written; may lag behind.
+    pub commit: u64,
+}
+
+/// What an entry carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// Nothing: the entry with which a new leader begins its term.
+    Noop,
+    /// A command, in `data`.
+    Command,
+}
+
+/// One place in the raft log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Position in the log; the first entry ever is 1.
+    pub index: u64,
+    /// The term of the leader that created it.
+    pub term: u64,
+    /// What it carries.
+    pub kind: EntryKind,
+    /// The command's bytes; empty for [`EntryKind::Noop`].
+    pub data: Bytes,
+}
+
+/// The members of the raft group.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ConfState {
+    /// Ids of the members that vote.
+    pub voters: Vec<u64>,
+    /// Ids of the members that only receive the log.
+    pub learners: Vec<u64>,
+}
+
+/// What a snapshot covers. The snapshot's bytes are a file ([`crate::Snapshots`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotMeta {
+    /// The last entry whose effect is in the snapshot.
+    pub index: u64,
+    /// That entry's term.
+    pub term: u64,
+    /// The members as of that entry.
+    pub conf_state: ConfState,
+}
+
+/// What one durable write changes. Everything in it becomes durable together, or nothing does.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Batch {
+    /// A snapshot received from the leader: it replaces the whole stored log, before `entries`
+    /// are appended, and sets the members. Its file must be durable already.
+    pub snapshot: Option<SnapshotMeta>,
+    /// Contiguous entries. Stored entries at the first one's index and after are removed.
+    pub entries: Vec<Entry>,
+    /// The new hard state, if it changed.
+    pub hard_state: Option<HardState>,
+    /// The new members, if they changed (at the founding of a cluster, for example).
+    pub conf_state: Option<ConfState>,
+}
+
+impl Batch {
+    /// True if writing it would change nothing.
+    pub fn is_empty(&self) -> bool {
+        self.snapshot.is_none()
+            && self.entries.is_empty()
+            && self.hard_state.is_none()
+            && self.conf_state.is_none()
+    }
+
+    /// Bytes of the values it stores, checksums included, keys and the engine's own pages not.
+    pub fn stored_bytes(&self) -> u64 {
+        let entries: usize = self.entries.iter().map(codec::entry_len).sum();
+        let hard_state = self.hard_state.map_or(0, |_| codec::HARD_STATE_LEN);
+        let conf_state = self.conf_state.as_ref().map_or(0, codec::conf_state_len);
+        let snapshot = self.snapshot.as_ref().map_or(0, codec::snapshot_len);
+        (entries + hard_state + conf_state + snapshot) as u64
+    }
+}
+
+/// Everything a store holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Loaded {
+    /// The hard state; all zero in a new store.
+    pub hard_state: HardState,
+    /// The members; empty in a new store.
+    pub conf_state: ConfState,
+    /// The latest snapshot, if there was one.
+    pub snapshot: Option<SnapshotMeta>,
+    /// All entries that were not compacted, without gaps. The first index is at most the
+    /// snapshot's index plus one (1 without a snapshot).
+    pub entries: Vec<Entry>,
+}
+
+/// What a store wrote since it was opened. An idle cluster must leave both where they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Writes that waited for stable storage.
+    pub durable_writes: u64,
+    /// Bytes of the values written, see [`Batch::stored_bytes`].
+    pub bytes_appended: u64,
+}
+
+/// A durable raft log. One value is the only writer of its store.
+///
+/// After any error from a method that writes, the caller must drop the store and open it again:
+/// what the failed write left behind is known only then.
+pub trait LogStore: Send {
+    /// Reads and verifies everything.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`] names the record that does not match its checksum or is missing.
+    fn load(&self) -> Result<Loaded>;
+
+    /// Makes `batch` durable in one write. An empty batch writes nothing. Repeating the latest
+    /// batch leaves the store as it was.
+    ///
+    /// # Errors
+    /// [`crate::Error::Gap`] and [`crate::Error::Compacted`] if the entries do not fit the log;
+    /// nothing is written then.
+    fn append(&mut self, batch: &Batch) -> Result<()>;
+
+    /// Records that a snapshot of this member's own state is durable. Entries stay until
+    /// [`LogStore::compact`]. Repeating it writes nothing.
+    ///
+    /// # Errors
+    /// [`crate::Error::SnapshotAhead`] if the log does not reach it,
+    /// [`crate::Error::SnapshotBehind`] if a later one is recorded.
+    fn set_snapshot(&mut self, snapshot: &SnapshotMeta) -> Result<()>;
+
+    /// Removes the entries up to and including `up_to`. Writes nothing if there are none.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotCovered`] if the latest snapshot does not reach `up_to`.
+    fn compact(&mut self, up_to: u64) -> Result<()>;
+
+    /// What was written since the store was opened.
+    fn stats(&self) -> Stats;
+}

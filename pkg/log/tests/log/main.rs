@@ -1,0 +1,34 @@
+//! The log, snapshot and data directory tests: one suite for both engines, then what is special.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod data_dir;
+mod engines;
+mod model;
+mod snapshots;
+mod suite;
+
+use bytes::Bytes;
+use warren_log::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+
+/// A command whose data tells its index and term apart from any other's.
+fn entry(index: u64, term: u64) -> Entry {
+    let data = Bytes::from(format!("{index}@{term}"));
+    Entry { index, term, kind: EntryKind::Command, data }
+}
+
+fn entries(indexes: std::ops::RangeInclusive<u64>, term: u64) -> Vec<Entry> {
+    indexes.map(|index| entry(index, term)).collect()
+}
+
+fn hard_state(term: u64, vote: u64, commit: u64) -> HardState {
+    HardState { term, vote, commit }
+}
+
+fn members(voters: &[u64], learners: &[u64]) -> ConfState {
+    ConfState { voters: voters.to_vec(), learners: learners.to_vec() }
+}
+
+fn snapshot(index: u64, term: u64) -> SnapshotMeta {
+    SnapshotMeta { index, term, conf_state: members(&[1, 2, 3], &[index]) }
+}

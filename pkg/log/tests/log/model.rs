@@ -1,0 +1,100 @@
+//! redb and memory stay equal under any sequence of operations, refused ones included.
+
+use proptest::prelude::*;
+use warren_log::{Batch, Disk, LogStore, RedbLog};
+
+use crate::{entries, hard_state, members, snapshot};
+
+#[derive(Debug, Clone)]
+enum Operation {
+    /// Entries from `start` on, and maybe a hard state and members.
+    Append {
+        start: u64,
+        count: u64,
+        term: u64,
+        hard_state: bool,
+        conf_state: bool,
+    },
+    Install {
+        index: u64,
+        term: u64,
+        entries: u64,
+    },
+    SetSnapshot {
+        index: u64,
+    },
+    Compact {
+        up_to: u64,
+    },
+    Reopen,
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let append = (0..20u64, 0..5u64, 1..4u64, any::<bool>(), any::<bool>()).prop_map(
+        |(start, count, term, hard_state, conf_state)| Operation::Append {
+            start,
+            count,
+            term,
+            hard_state,
+            conf_state,
+        },
+    );
+    let install = (0..20u64, 1..4u64, 0..3u64).prop_map(|(index, term, entries)| Operation::Install {
+        index,
+        term,
+        entries,
+    });
+    prop_oneof![
+        6 => append,
+        1 => install,
+        2 => (0..20u64).prop_map(|index| Operation::SetSnapshot { index }),
+        2 => (0..20u64).prop_map(|up_to| Operation::Compact { up_to }),
+        1 => Just(Operation::Reopen),
+    ]
+}
+
+/// Does the operation; the answer is what a caller could see.
+fn run(store: &mut dyn LogStore, operation: &Operation) -> Result<(), String> {
+    let done = match *operation {
+        Operation::Append { start, count, term, hard_state: hard, conf_state } => {
+            let entries = (count > 0).then(|| entries(start..=start + count - 1, term));
+            store.append(&Batch {
+                snapshot: None,
+                entries: entries.unwrap_or_default(),
+                hard_state: hard.then(|| hard_state(term, 1, start)),
+                conf_state: conf_state.then(|| members(&[start, term], &[count])),
+            })
+        }
+        Operation::Install { index, term, entries: count } => store.append(&Batch {
+            snapshot: Some(snapshot(index, term)),
+            entries: (0..count).flat_map(|n| entries(index + 1 + n..=index + 1 + n, term)).collect(),
+            ..Batch::default()
+        }),
+        Operation::SetSnapshot { index } => store.set_snapshot(&snapshot(index, 1)),
+        Operation::Compact { up_to } => store.compact(up_to),
+        Operation::Reopen => Ok(()),
+    };
+    done.map_err(|error| error.to_string())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn redb_equals_memory(operations in prop::collection::vec(operation(), 1..24)) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log.redb");
+        let disk = Disk::new();
+        let mut redb = Some(RedbLog::open(&path).unwrap());
+        let mut memory = disk.open();
+        for operation in &operations {
+            if matches!(operation, Operation::Reopen) {
+                drop(redb.take());
+                memory = disk.open();
+            }
+            let redb = redb.get_or_insert_with(|| RedbLog::open(&path).unwrap());
+            prop_assert_eq!(run(redb, operation), run(&mut memory, operation));
+            prop_assert_eq!(redb.load().unwrap(), memory.load().unwrap());
+        }
+    }
+}

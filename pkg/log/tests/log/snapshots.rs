@@ -1,0 +1,121 @@
+//! Snapshot files: complete or absent, never wrong.
+
+use std::{fs, io, path::Path};
+
+use warren_log::{Error, SNAPSHOT_FORMAT, Snapshots};
+
+use crate::snapshot;
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn write(snapshots: &Snapshots, index: u64, payload: &[u8]) {
+    snapshots.write(&snapshot(index, 1), |out| out.write_all(payload)).unwrap();
+}
+
+#[test]
+fn a_snapshot_is_read_as_it_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let snapshots = Snapshots::open(dir.path().join("new/dir"), None).unwrap();
+    for payload in [&b""[..], b"state", &vec![7; 300_000]] {
+        for _ in 0..2 {
+            let path = snapshots
+                .write(&snapshot(5, 1), |out| payload.chunks(1000).try_for_each(|c| out.write_all(c)))
+                .unwrap();
+            assert_eq!(path, snapshots.path(&snapshot(5, 1)));
+            assert_eq!(snapshots.load(&snapshot(5, 1)).unwrap(), payload);
+        }
+    }
+    let reopened = Snapshots::open(dir.path().join("new/dir"), Some(&snapshot(5, 1))).unwrap();
+    assert_eq!(reopened.load(&snapshot(5, 1)).unwrap().len(), 300_000);
+}
+
+#[test]
+fn every_damaged_byte_and_every_cut_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let snapshots = Snapshots::open(dir.path(), None).unwrap();
+    write(&snapshots, 9, b"the state of the cluster");
+    let path = snapshots.path(&snapshot(9, 1));
+    let whole = fs::read(&path).unwrap();
+    let load = |content: &[u8]| {
+        fs::write(&path, content).unwrap();
+        snapshots.load(&snapshot(9, 1))
+    };
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x10;
+        let error = load(&damaged).unwrap_err();
+        let expected = matches!(error, Error::Corrupt { .. } | Error::Newer { .. });
+        assert!(expected && error.to_string().contains("snapshot-"), "byte {at}: {error}");
+        assert!(load(&whole[..at]).is_err(), "cut at {at}");
+    }
+    assert!(load(&[&whole[..], b"x"].concat()).is_err(), "longer");
+    assert_eq!(load(&whole).unwrap(), b"the state of the cluster");
+}
+
+#[test]
+fn a_later_format_is_refused_by_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let snapshots = Snapshots::open(dir.path(), None).unwrap();
+    write(&snapshots, 9, b"state");
+    let path = snapshots.path(&snapshot(9, 1));
+    let mut content = fs::read(&path).unwrap();
+    content[8..12].copy_from_slice(&(SNAPSHOT_FORMAT + 1).to_le_bytes());
+    fs::write(&path, content).unwrap();
+    let error = snapshots.load(&snapshot(9, 1)).unwrap_err();
+    assert!(matches!(error, Error::Newer { found: 2, supported: 1, .. }), "{error}");
+}
+
+#[test]
+fn another_snapshot_under_the_name_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let snapshots = Snapshots::open(dir.path(), None).unwrap();
+    write(&snapshots, 8, b"state");
+    fs::rename(snapshots.path(&snapshot(8, 1)), snapshots.path(&snapshot(9, 1))).unwrap();
+    let error = snapshots.load(&snapshot(9, 1)).unwrap_err();
+    assert!(error.to_string().contains("it is for entry 8 of term 1"), "{error}");
+}
+
+#[test]
+fn a_failed_write_leaves_the_old_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let snapshots = Snapshots::open(dir.path(), None).unwrap();
+    write(&snapshots, 9, b"good");
+    let failed = snapshots.write(&snapshot(9, 1), |out| {
+        out.write_all(b"bad")?;
+        Err(io::Error::other("the disk is full"))
+    });
+    assert!(failed.unwrap_err().to_string().contains("the disk is full"));
+    assert_eq!(snapshots.load(&snapshot(9, 1)).unwrap(), b"good");
+}
+
+#[test]
+fn older_files_go_and_leftovers_go_at_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let snapshots = Snapshots::open(dir.path(), None).unwrap();
+    for index in [3, 7, 9] {
+        write(&snapshots, index, b"state");
+    }
+    fs::write(dir.path().join("snapshot-0000000000000001-0000000000000001.tmp"), "half").unwrap();
+    fs::write(dir.path().join("log.redb"), "not ours").unwrap();
+    for _ in 0..2 {
+        snapshots.remove_older(&snapshot(7, 1)).unwrap();
+        assert_eq!(names(dir.path()).len(), 4, "7, 9, the half one and the log");
+        assert_eq!(snapshots.load(&snapshot(7, 1)).unwrap(), b"state");
+    }
+    for _ in 0..2 {
+        Snapshots::open(dir.path(), Some(&snapshot(7, 1))).unwrap();
+        assert_eq!(names(dir.path()), ["log.redb", "snapshot-0000000000000001-0000000000000007"]);
+    }
+}
+
+#[test]
+fn a_missing_file_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = Snapshots::open(dir.path(), None).unwrap().load(&snapshot(1, 1)).unwrap_err();
+    assert!(error.to_string().contains("cannot read"), "{error}");
+}

@@ -1,0 +1,26 @@
+//! The life of one task on its node, as pure functions: what is wanted and what was found go in, the next
+//! action comes out.
+//!
+//! Nothing here does IO, reads a clock or draws a random number: the shell (`warren-worker`) looks, acts,
+//! and writes what came of it into [`Found`]. One action at a time, each harmless the second time, so that
+//! a crash between any two of them only means that some action is done again. Start reading at [`step()`],
+//! then [`Found`]; [`Ledger`] is what survives the agent.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod action;
+mod found;
+mod ledger;
+mod order;
+mod report;
+mod restart;
+mod step;
+mod words;
+
+pub use action::{Action, Verb};
+pub use found::{Container, Found, Ports, Presence, Severity, Sight, StopSent, Trouble};
+pub use ledger::{DecodeLedgerError, Ledger, Phase, Verdict};
+pub use order::supersedes;
+pub use report::report;
+pub use restart::RestartPolicy;
+pub use step::{Step, step};

@@ -1,0 +1,134 @@
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use warren_types::{Id, ServiceId, TaskSpec};
+
+use super::*;
+use crate::action::Action;
+use crate::found::{Severity, StopSent};
+use crate::ledger::{Ledger, Verdict};
+
+const AT: Timestamp = Timestamp(1_700_000_000_000);
+
+fn task(desired: Desired) -> TaskAssignment {
+    TaskAssignment {
+        id: TaskId { service: ServiceId(Id(1)), number: 1 },
+        service: "web".parse().unwrap(),
+        slot: 1,
+        revision: 1,
+        spec: TaskSpec::new("demo:1".parse().unwrap()),
+        ports: Vec::new(),
+        address: Ipv4Addr::new(10, 210, 0, 2),
+        desired,
+    }
+}
+
+fn fresh(container: Container, ledger: Ledger) -> Found {
+    Found { sight: Sight::Fresh, container, ledger, ..Found::new(AT) }
+}
+
+#[track_caller]
+fn check(desired: Desired, found: &Found, attempt: u32, state: TaskState, ready: bool, reason: &str) {
+    let task = task(desired);
+    let said = report(task.id, Some(&task), found);
+    assert_eq!((said.attempt, said.state, said.ready), (attempt, state, ready));
+    assert_eq!(said.reason, reason);
+}
+
+#[test]
+fn the_way_up_is_told() {
+    check(Desired::Running, &Found::new(AT), 1, TaskState::Accepted, false, "");
+    let made = fresh(Container::Created, Ledger::first());
+    check(Desired::Running, &fresh(Container::Absent, Ledger::first()), 1, TaskState::Preparing, false, "");
+    check(Desired::Ready, &made, 1, TaskState::Ready, false, "");
+    check(Desired::Running, &made, 1, TaskState::Starting, false, "");
+    let running = fresh(Container::Running { since: AT }, Ledger::first());
+    check(Desired::Running, &running, 1, TaskState::Running, true, "");
+}
+
+#[test]
+fn a_task_with_ports_is_ready_once_they_lead_to_it() {
+    let mut task = task(Desired::Running);
+    task.ports = vec![warren_types::PublishedPort {
+        host_ip: None,
+        host_port: 80,
+        container_port: 80,
+        protocol: warren_types::Protocol::Tcp,
+        mode: warren_types::PublishMode::Host,
+    }];
+    let running = fresh(Container::Running { since: AT }, Ledger::first());
+    assert!(!report(task.id, Some(&task), &running).ready);
+    let serving = Found { ports: Ports::Serving, ..running };
+    assert!(report(task.id, Some(&task), &serving).ready);
+}
+
+#[test]
+fn waiting_for_the_next_attempt_says_why_and_until_when() {
+    let phase = Phase::Waiting { since: AT, until: AT + Duration::from_secs(2) };
+    let exit = Some(Exit { code: 1, out_of_memory: false });
+    let waiting = fresh(Container::Recorded, Ledger { attempt: 3, phase, exit, ..Ledger::first() });
+    let reason = "exited with code 1; attempt 3 starts at 22:13:22 UTC";
+    check(Desired::Running, &waiting, 3, TaskState::Starting, false, reason);
+    let opened = Found { ledger: waiting.ledger.opened(), ..waiting };
+    let reason = "exited with code 1; attempt 3 is being started";
+    check(Desired::Running, &opened, 3, TaskState::Starting, false, reason);
+}
+
+#[test]
+fn trouble_is_told_and_keeps_the_state() {
+    let mut found = fresh(Container::Running { since: AT }, Ledger::first().started(AT, 4));
+    let down = "containerd does not answer".to_string();
+    found.failed(&Action::Inspect, Severity::Transient, down.clone(), AT);
+    let reason = "looking at the container: containerd does not answer";
+    check(Desired::Running, &found, 1, TaskState::Running, true, reason);
+    found.failed(&Action::Inspect, Severity::Transient, down, AT);
+    check(Desired::Running, &found, 1, TaskState::Running, true, reason);
+}
+
+#[test]
+fn a_verdict_is_the_last_word() {
+    for verdict in [Verdict::Shutdown, Verdict::Failed, Verdict::Rejected] {
+        let found = fresh(Container::Recorded, Ledger::first().ended(AT, verdict, "because".into()));
+        for desired in Desired::ALL {
+            check(desired, &found, 1, verdict.state(), false, "because");
+        }
+    }
+}
+
+#[test]
+fn stopping_is_told() {
+    let mut found = fresh(Container::Running { since: AT }, Ledger::first().started(AT, 4));
+    check(Desired::Shutdown, &found, 1, TaskState::Running, false, "");
+    found.stop = Some(StopSent { at: AT, killed_at: None });
+    check(Desired::Shutdown, &found, 1, TaskState::Running, false, "stopping: has 10s from 22:13:20 UTC");
+    found.stop = Some(StopSent { at: AT, killed_at: Some(AT) });
+    let reason = "killed at 22:13:20 UTC, but it has not ended yet";
+    check(Desired::Remove, &found, 1, TaskState::Running, false, reason);
+}
+
+#[test]
+fn removed_needs_everything_gone() {
+    let gone = Found {
+        network: Presence::Absent,
+        files: Presence::Absent,
+        ports: Ports::Released,
+        ..fresh(Container::Absent, Ledger::first().ended(AT, Verdict::Shutdown, String::new()))
+    };
+    let removed = |desired: Option<Desired>, found: &Found| {
+        let task_id = task(Desired::Remove).id;
+        report(task_id, desired.map(task).as_ref(), found).removed
+    };
+    assert!(removed(Some(Desired::Remove), &gone) && removed(None, &gone));
+    assert!(!removed(Some(Desired::Shutdown), &gone));
+    let left = [
+        Found { sight: Sight::Stale, ..gone.clone() },
+        Found { container: Container::Recorded, ..gone.clone() },
+        Found { network: Presence::Unknown, ..gone.clone() },
+        Found { files: Presence::Present, ..gone.clone() },
+        Found { ports: Ports::Held, ..gone.clone() },
+        Found { ledger: Ledger::first(), ..gone.clone() },
+    ];
+    for found in left {
+        assert!(!removed(Some(Desired::Remove), &found), "{found:?}");
+    }
+}

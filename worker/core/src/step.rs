@@ -1,0 +1,232 @@
+//! The next thing to do for a task.
+
+use std::time::Duration;
+
+use warren_types::spec::DEFAULT_STOP_GRACE;
+use warren_types::{Desired, Exit, TaskAssignment, Timestamp};
+
+use crate::action::Action;
+use crate::found::{Container, Found, LONGEST_RETRY, Ports, Presence, Sight};
+use crate::ledger::{Ledger, Phase, Verdict};
+use crate::restart::RestartPolicy;
+use crate::words;
+
+/// A process that outlives SIGKILL (it hangs in the kernel) is killed again after this.
+const KILL_AGAIN: Duration = Duration::from_secs(10);
+
+/// The answer of [`step()`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Do this, tell [`Found`] how it went, and ask again.
+    Do(Action),
+    /// Nothing to do before this moment, unless something happens.
+    WaitUntil(Timestamp),
+    /// Nothing to do unless something happens.
+    Settled,
+}
+
+/// What to do next for one task. `wanted` is `None` when nobody knows of the task any more: it is removed.
+/// Asking again without a change gives the same answer.
+pub fn step(wanted: Option<&TaskAssignment>, found: &Found, now: Timestamp) -> Step {
+    if found.sight != Sight::Fresh {
+        return unless_it_just_failed(Action::Inspect, found, now);
+    }
+    let grace = wanted.map_or(DEFAULT_STOP_GRACE, |task| task.spec.stop_grace);
+    let ended = found.ledger.verdict().is_some();
+    match wanted {
+        Some(task) if task.desired <= Desired::Running && !ended => bring_up(task, found, now),
+        Some(task) if task.desired <= Desired::Shutdown => take_down(found, grace, Extent::KeepRecord, now),
+        _ => take_down(found, grace, Extent::Everything, now),
+    }
+}
+
+/// How much of a stopped task goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// The record and the log stay for people to look at.
+    KeepRecord,
+    /// Nothing stays.
+    Everything,
+}
+
+/// An action that failed is tried again after a delay that grows.
+fn unless_it_just_failed(action: Action, found: &Found, now: Timestamp) -> Step {
+    match found.troubles.get(&action.verb()) {
+        Some(trouble) => match when(trouble.retry_at(), now, LONGEST_RETRY) {
+            Due::Now => Step::Do(action),
+            Due::At(moment) => Step::WaitUntil(moment),
+        },
+        None => Step::Do(action),
+    }
+}
+
+/// The first of `actions` that did not just fail; one that fails does not hold up those behind it.
+fn in_any_order(actions: impl IntoIterator<Item = Action>, found: &Found, now: Timestamp) -> Step {
+    let mut answer = Step::Settled;
+    for action in actions {
+        answer = match unless_it_just_failed(action, found, now) {
+            Step::Do(action) => return Step::Do(action),
+            Step::WaitUntil(moment) => sooner(answer, moment),
+            Step::Settled => answer,
+        };
+    }
+    answer
+}
+
+enum Due {
+    Now,
+    At(Timestamp),
+}
+
+/// Whether `moment` has come. Where it lies further ahead than it ever can, the clock was set back: it is
+/// due.
+fn when(moment: Timestamp, now: Timestamp, longest: Duration) -> Due {
+    if moment <= now || moment.since(now) > longest { Due::Now } else { Due::At(moment) }
+}
+
+fn bring_up(task: &TaskAssignment, found: &Found, now: Timestamp) -> Step {
+    if let Some((verb, trouble)) = found.rejection() {
+        let reason = format!("{verb}: {}", trouble.reason);
+        return record(found.ledger.ended(now, Verdict::Rejected, reason), found, now);
+    }
+    match found.container {
+        Container::Running { since } => keep_running(task, found, since, now),
+        Container::Stopped { exit, at } => after_exit(task, found, exit, at, now),
+        Container::Absent | Container::Recorded | Container::Created => next_attempt(task, found, now),
+    }
+}
+
+fn record(ledger: Ledger, found: &Found, now: Timestamp) -> Step {
+    unless_it_just_failed(Action::RecordLedger(ledger), found, now)
+}
+
+/// Makes again what an agent that died may have left undone around a process that runs.
+fn keep_running(task: &TaskAssignment, found: &Found, since: Timestamp, now: Timestamp) -> Step {
+    let recorded = matches!(found.ledger.phase, Phase::Started { .. });
+    let keep = RestartPolicy::DEFAULT.kept_starts();
+    let serving = task.ports.is_empty() || found.ports == Ports::Serving;
+    let todo = [
+        (found.network != Presence::Present).then_some(Action::EnsureNetwork),
+        (found.files != Presence::Present).then_some(Action::EnsureFiles),
+        (!serving).then_some(Action::Serve),
+        (!recorded).then(|| Action::RecordLedger(found.ledger.started(since, keep))),
+    ];
+    in_any_order(todo.into_iter().flatten(), found, now)
+}
+
+/// The exit is recorded before the process is cleared, since it is lost with it.
+fn after_exit(task: &TaskAssignment, found: &Found, exit: Exit, at: Timestamp, now: Timestamp) -> Step {
+    if found.ports == Ports::Serving {
+        return unless_it_just_failed(Action::HoldPorts, found, now);
+    }
+    match found.ledger.phase {
+        Phase::Open | Phase::Started { .. } => record(follow(task, found, Some(exit), at), found, now),
+        Phase::Waiting { .. } | Phase::Ended { .. } => {
+            unless_it_just_failed(Action::DeleteProcess, found, now)
+        }
+    }
+}
+
+fn follow(task: &TaskAssignment, found: &Found, exit: Option<Exit>, at: Timestamp) -> Ledger {
+    RestartPolicy::DEFAULT.after_end(&found.ledger, exit, at, task.spec.limits.memory)
+}
+
+fn next_attempt(task: &TaskAssignment, found: &Found, now: Timestamp) -> Step {
+    if found.ports == Ports::Serving {
+        return unless_it_just_failed(Action::HoldPorts, found, now);
+    }
+    match found.ledger.phase {
+        // A process that was started and is not there any more is lost.
+        Phase::Started { .. } => record(follow(task, found, None, now), found, now),
+        Phase::Waiting { until, .. } => match when(until, now, RestartPolicy::DEFAULT.longest_delay) {
+            Due::Now => record(found.ledger.opened(), found, now),
+            Due::At(moment) => Step::WaitUntil(moment),
+        },
+        Phase::Open | Phase::Ended { .. } => prepare_and_start(task, found, now),
+    }
+}
+
+fn prepare_and_start(task: &TaskAssignment, found: &Found, now: Timestamp) -> Step {
+    let action = if found.network != Presence::Present {
+        Action::EnsureNetwork
+    } else if found.files != Presence::Present {
+        Action::EnsureFiles
+    } else if !task.ports.is_empty() && found.ports != Ports::Held {
+        Action::HoldPorts
+    } else if found.container != Container::Created {
+        Action::EnsureContainer
+    } else if task.desired == Desired::Running {
+        Action::Start
+    } else {
+        return Step::Settled;
+    };
+    unless_it_just_failed(action, found, now)
+}
+
+fn take_down(found: &Found, grace: Duration, extent: Extent, now: Timestamp) -> Step {
+    let release = (found.ports != Ports::Released).then_some(Action::ReleasePorts);
+    match found.container {
+        // Traffic is withdrawn first, but a failure to withdraw it keeps nothing running.
+        Container::Running { .. } => match in_any_order(release, found, now) {
+            Step::Do(action) => Step::Do(action),
+            Step::WaitUntil(moment) => sooner(stop_process(found, grace, now), moment),
+            Step::Settled => stop_process(found, grace, now),
+        },
+        _ if found.ledger.verdict().is_none() => record(stopped(found, grace, now), found, now),
+        Container::Stopped { .. } | Container::Created => {
+            unless_it_just_failed(Action::DeleteProcess, found, now)
+        }
+        Container::Recorded if extent == Extent::Everything => {
+            unless_it_just_failed(Action::RemoveContainer, found, now)
+        }
+        Container::Recorded | Container::Absent => {
+            let network = (found.network != Presence::Absent).then_some(Action::RemoveNetwork);
+            let files = extent == Extent::Everything && found.files != Presence::Absent;
+            let files = files.then_some(Action::RemoveFiles);
+            in_any_order([release, network, files].into_iter().flatten(), found, now)
+        }
+    }
+}
+
+fn sooner(step: Step, moment: Timestamp) -> Step {
+    match step {
+        Step::Do(action) => Step::Do(action),
+        Step::WaitUntil(other) => Step::WaitUntil(moment.min(other)),
+        Step::Settled => Step::WaitUntil(moment),
+    }
+}
+
+fn stop_process(found: &Found, grace: Duration, now: Timestamp) -> Step {
+    let (action, due) = match found.stop {
+        None => (Action::SignalStop, Due::Now),
+        Some(stop) => match stop.killed_at {
+            None => (Action::Kill, when(stop.at + grace, now, grace)),
+            Some(killed_at) => (Action::Kill, when(killed_at + KILL_AGAIN, now, KILL_AGAIN)),
+        },
+    };
+    match due {
+        Due::Now => unless_it_just_failed(action, found, now),
+        Due::At(moment) => Step::WaitUntil(moment),
+    }
+}
+
+/// The ledger of a task that managers wanted stopped, once no process of it runs.
+fn stopped(found: &Found, grace: Duration, now: Timestamp) -> Ledger {
+    let killed = found.stop.is_some_and(|stop| stop.killed_at.is_some());
+    let reason = if killed {
+        format!(
+            "stopped as wanted: killed, since it still ran {} after the stop signal",
+            words::lasting(grace)
+        )
+    } else {
+        "stopped as wanted".to_string()
+    };
+    let ledger = found.ledger.ended(now, Verdict::Shutdown, reason);
+    match found.container {
+        Container::Stopped { exit, .. } => Ledger { exit: Some(exit), ..ledger },
+        _ => ledger,
+    }
+}
+
+#[cfg(test)]
+mod tests;

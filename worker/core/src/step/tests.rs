@@ -1,0 +1,242 @@
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use warren_types::{Id, Protocol, PublishMode, PublishedPort, ServiceId, TaskId, TaskSpec};
+
+use super::*;
+use crate::action::Verb;
+use crate::found::{Severity, StopSent, Trouble};
+
+const NOW: Timestamp = Timestamp(1_000_000);
+
+fn ago(seconds: u64) -> Timestamp {
+    Timestamp(NOW.0 - seconds * 1000)
+}
+
+fn task(desired: Desired) -> TaskAssignment {
+    let port = PublishedPort {
+        host_ip: None,
+        host_port: 8080,
+        container_port: 80,
+        protocol: Protocol::Tcp,
+        mode: PublishMode::Host,
+    };
+    TaskAssignment {
+        id: TaskId { service: ServiceId(Id(1)), number: 1 },
+        service: "web".parse().unwrap(),
+        slot: 1,
+        revision: 1,
+        spec: TaskSpec::new("demo:1".parse().unwrap()),
+        ports: vec![port],
+        address: Ipv4Addr::new(10, 210, 0, 2),
+        desired,
+    }
+}
+
+/// A running task with everything in place.
+fn up() -> Found {
+    Found {
+        sight: Sight::Fresh,
+        container: Container::Running { since: ago(100) },
+        network: Presence::Present,
+        files: Presence::Present,
+        ports: Ports::Serving,
+        ledger: Ledger::first().started(ago(100), 4),
+        stop: None,
+        troubles: BTreeMap::new(),
+        accepted_at: ago(200),
+    }
+}
+
+fn fresh(container: Container, ledger: Ledger) -> Found {
+    Found { sight: Sight::Fresh, container, ledger, ..Found::new(ago(200)) }
+}
+
+fn exited(code: i32) -> Container {
+    Container::Stopped { exit: Exit { code, out_of_memory: false }, at: NOW }
+}
+
+fn trouble(verb: Verb, severity: Severity, failures: u32) -> BTreeMap<Verb, Trouble> {
+    [(verb, Trouble { severity, reason: "no".into(), failures, at: NOW })].into()
+}
+
+#[track_caller]
+fn check(desired: Option<Desired>, found: &Found, wanted: Step) {
+    let task = desired.map(task);
+    let answer = step(task.as_ref(), found, NOW);
+    assert_eq!(answer, wanted);
+    assert_eq!(step(task.as_ref(), found, NOW), answer, "asking twice");
+}
+
+/// The verbs that lead from `found` to rest when every action succeeds at once.
+fn path(desired: Option<Desired>, mut found: Found) -> Vec<Verb> {
+    let task = desired.map(task);
+    let mut verbs = Vec::new();
+    while let Step::Do(action) = step(task.as_ref(), &found, NOW) {
+        verbs.push(action.verb());
+        assert!(verbs.len() < 32, "no end: {verbs:?}");
+        let container = match (&action, found.container) {
+            (Action::SignalStop | Action::Kill, _) => exited(143),
+            (_, container) => container,
+        };
+        match action {
+            Action::Inspect => found.inspected(container, None),
+            action => {
+                found.container = container;
+                found.succeeded(&action, NOW);
+            }
+        }
+    }
+    verbs
+}
+
+const RUN: Option<Desired> = Some(Desired::Running);
+const STOP: Option<Desired> = Some(Desired::Shutdown);
+const REMOVE: Option<Desired> = Some(Desired::Remove);
+
+#[test]
+fn a_task_is_brought_up_in_order() {
+    use Verb::*;
+    let preparing = [Inspect, EnsureNetwork, EnsureFiles, HoldPorts, EnsureContainer];
+    assert_eq!(path(Some(Desired::Ready), Found::new(NOW)), preparing);
+    let running = [&preparing[..], &[Start, Serve, RecordLedger]].concat();
+    assert_eq!(path(RUN, Found::new(NOW)), running);
+    assert_eq!(path(RUN, up()), []);
+}
+
+#[test]
+fn a_task_is_taken_down_in_order() {
+    use Verb::*;
+    let stopped = [ReleasePorts, SignalStop, RecordLedger, DeleteProcess, RemoveNetwork];
+    assert_eq!(path(STOP, up()), stopped);
+    let removed =
+        [ReleasePorts, SignalStop, RecordLedger, DeleteProcess, RemoveContainer, RemoveNetwork, RemoveFiles];
+    assert_eq!(path(REMOVE, up()), removed);
+    assert_eq!(path(None, up()), removed);
+    let never_made = [Inspect, RecordLedger, ReleasePorts, RemoveNetwork, RemoveFiles];
+    assert_eq!(path(REMOVE, Found::new(NOW)), never_made);
+}
+
+#[test]
+fn a_new_agent_keeps_what_runs_and_makes_its_surroundings_again() {
+    use Verb::*;
+    let found = fresh(Container::Running { since: ago(5) }, Ledger::first().started(ago(5), 4));
+    assert_eq!(path(RUN, found.clone()), [EnsureNetwork, EnsureFiles, Serve]);
+    let unrecorded = Found { ledger: Ledger::first(), ..found };
+    assert_eq!(path(RUN, unrecorded), [EnsureNetwork, EnsureFiles, Serve, RecordLedger]);
+}
+
+#[test]
+fn an_exit_is_recorded_then_cleared_then_waited_for() {
+    let found = Found { container: exited(1), ..up() };
+    check(RUN, &found, Step::Do(Action::HoldPorts));
+    let held = Found { ports: Ports::Held, ..found };
+    let until = NOW + Duration::from_secs(1);
+    let ledger = Ledger {
+        attempt: 2,
+        phase: Phase::Waiting { since: NOW, until },
+        exit: Some(Exit { code: 1, out_of_memory: false }),
+        delay: Duration::from_secs(1),
+        ..held.ledger.clone()
+    };
+    check(RUN, &held, Step::Do(Action::RecordLedger(ledger.clone())));
+    let recorded = Found { ledger: ledger.clone(), ..held };
+    check(RUN, &recorded, Step::Do(Action::DeleteProcess));
+    let waiting = Found { container: Container::Recorded, ..recorded };
+    check(RUN, &waiting, Step::WaitUntil(until));
+    let due = step(Some(&task(Desired::Running)), &waiting, until);
+    assert_eq!(due, Step::Do(Action::RecordLedger(ledger.opened())));
+    let opened = Found { ledger: ledger.opened(), ..waiting };
+    check(RUN, &opened, Step::Do(Action::EnsureContainer));
+}
+
+#[test]
+fn a_process_that_vanished_is_another_attempt() {
+    let found = Found { container: Container::Recorded, ports: Ports::Held, ..up() };
+    let Step::Do(Action::RecordLedger(ledger)) = step(Some(&task(Desired::Running)), &found, NOW) else {
+        panic!("the loss is not recorded");
+    };
+    assert_eq!((ledger.attempt, ledger.exit), (2, None));
+    assert!(matches!(ledger.phase, Phase::Waiting { .. }));
+}
+
+#[test]
+fn what_has_ended_is_not_started_again() {
+    for verdict in [Verdict::Failed, Verdict::Shutdown, Verdict::Rejected] {
+        let ledger = Ledger::first().ended(ago(5), verdict, "why".into());
+        let found = fresh(Container::Recorded, ledger);
+        assert_eq!(path(RUN, found.clone()), [Verb::ReleasePorts, Verb::RemoveNetwork], "{verdict:?}");
+        let absent = Found { container: Container::Absent, ..found };
+        assert_eq!(path(RUN, absent), [Verb::ReleasePorts, Verb::RemoveNetwork], "{verdict:?}");
+    }
+}
+
+#[test]
+fn a_process_gets_its_grace_and_is_killed_after_it() {
+    let stopping =
+        |at, killed_at| Found { ports: Ports::Released, stop: Some(StopSent { at, killed_at }), ..up() };
+    check(STOP, &stopping(ago(4), None), Step::WaitUntil(NOW + Duration::from_secs(6)));
+    check(STOP, &stopping(ago(10), None), Step::Do(Action::Kill));
+    check(STOP, &stopping(ago(13), Some(ago(3))), Step::WaitUntil(NOW + Duration::from_secs(7)));
+    check(STOP, &stopping(ago(20), Some(ago(10))), Step::Do(Action::Kill));
+    let set_back = NOW + Duration::from_secs(3600);
+    check(STOP, &stopping(set_back, None), Step::Do(Action::Kill));
+}
+
+#[test]
+fn transient_failures_are_tried_again_with_growing_delays() {
+    let failing = |failures| Found {
+        troubles: trouble(Verb::EnsureNetwork, Severity::Transient, failures),
+        ..fresh(Container::Absent, Ledger::first())
+    };
+    for (failures, delay) in [(1, 250), (2, 500), (3, 1000), (7, 10_000), (1000, 10_000)] {
+        let wanted = Step::WaitUntil(NOW + Duration::from_millis(delay));
+        check(RUN, &failing(failures), wanted);
+    }
+    let mut over = failing(3);
+    over.forget_delays();
+    check(RUN, &over, Step::Do(Action::EnsureNetwork));
+}
+
+#[test]
+fn permanent_failures_reject_what_does_not_run() {
+    let failing = |container| Found {
+        troubles: trouble(Verb::HoldPorts, Severity::Permanent, 1),
+        ..fresh(container, Ledger::first())
+    };
+    let reason = "taking the published ports: no".to_string();
+    let rejected = Ledger::first().ended(NOW, Verdict::Rejected, reason);
+    check(RUN, &failing(Container::Absent), Step::Do(Action::RecordLedger(rejected)));
+    let running =
+        Found { troubles: trouble(Verb::Serve, Severity::Permanent, 1), ports: Ports::Held, ..up() };
+    check(RUN, &running, Step::WaitUntil(NOW + Duration::from_millis(250)));
+}
+
+#[test]
+fn failing_to_withdraw_traffic_does_not_keep_a_process_running() {
+    let found = Found { troubles: trouble(Verb::ReleasePorts, Severity::Transient, 1), ..up() };
+    check(REMOVE, &found, Step::Do(Action::SignalStop));
+    let signalled = Found { stop: Some(StopSent { at: NOW, killed_at: None }), ..found };
+    check(REMOVE, &signalled, Step::WaitUntil(NOW + Duration::from_millis(250)));
+}
+
+#[test]
+fn removal_goes_on_whatever_failed_for_good() {
+    for verb in [Verb::RemoveNetwork, Verb::EnsureContainer] {
+        let found = Found {
+            troubles: trouble(verb, Severity::Permanent, 1),
+            ports: Ports::Released,
+            ..fresh(Container::Absent, Ledger::first().ended(NOW, Verdict::Shutdown, String::new()))
+        };
+        let answer = step(Some(&task(Desired::Remove)), &found, NOW);
+        assert!(matches!(answer, Step::Do(Action::RemoveNetwork | Action::RemoveFiles)), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_clock_set_back_does_not_stop_restarts() {
+    let until = NOW + Duration::from_secs(86_400);
+    let ledger = Ledger { attempt: 2, phase: Phase::Waiting { since: NOW, until }, ..Ledger::first() };
+    let found = fresh(Container::Recorded, ledger.clone());
+    check(RUN, &found, Step::Do(Action::RecordLedger(ledger.opened())));
+}

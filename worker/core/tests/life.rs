@@ -1,0 +1,362 @@
+//! Drives `step` against a model of a node whose actions fail, half-succeed and are cut short by crashes of
+//! the agent, while processes end by themselves and managers change their minds.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use warren_task::{
+    Action, Container, Found, Ledger, Phase, Presence, Severity, Sight, Step, report, step, supersedes,
+};
+use warren_types::{
+    Desired, Exit, Id, Protocol, PublishMode, PublishedPort, ServiceId, TaskAssignment, TaskId, TaskReport,
+    TaskSpec, Timestamp,
+};
+
+/// What is really there. It outlives the agent, but for the ports, which the agent's own process holds.
+#[derive(Debug)]
+struct World {
+    container: Container,
+    label: Option<Ledger>,
+    network: bool,
+    files: bool,
+    serving: bool,
+    deaf: bool,
+    starts: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Succeeds,
+    FailsBefore,
+    FailsAfter,
+    CrashesBefore,
+    CrashesAfter,
+    Refused,
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Acts(Fate),
+    Exits(i32),
+    Desires(Desired),
+    Passes(u64),
+    LosesProcess,
+    Stumbles,
+}
+
+struct Play {
+    world: World,
+    found: Found,
+    task: TaskAssignment,
+    now: Timestamp,
+    highest: Option<TaskReport>,
+}
+
+impl Play {
+    fn new(deaf: bool) -> Self {
+        let now = Timestamp(1_000_000);
+        let world = World {
+            container: Container::Absent,
+            label: None,
+            network: false,
+            files: false,
+            serving: false,
+            deaf,
+            starts: 0,
+        };
+        Self { world, found: Found::new(now), task: task(), now, highest: None }
+    }
+
+    /// Does the effect of `action`; the asserts are what must never be asked of a node.
+    fn effect(&mut self, action: &Action) {
+        let world = &mut self.world;
+        match action {
+            Action::Inspect => (),
+            Action::EnsureNetwork => world.network = true,
+            Action::EnsureFiles => world.files = true,
+            Action::HoldPorts | Action::ReleasePorts => world.serving = false,
+            Action::Serve => {
+                assert!(world.network, "traffic for a task without a network");
+                world.serving = true;
+            }
+            Action::EnsureContainer => {
+                assert!(world.network && world.files, "a container without its surroundings");
+                assert!(!world.container.is_running(), "made while it runs");
+                if matches!(world.container, Container::Absent) {
+                    world.label = Some(Ledger::first());
+                }
+                world.container = Container::Created;
+            }
+            Action::Start => {
+                assert_eq!(world.container, Container::Created, "started twice, or before it was made");
+                assert_eq!(self.task.desired, Desired::Running, "started although not wanted");
+                world.container = Container::Running { since: self.now };
+                world.starts += 1;
+            }
+            Action::RecordLedger(ledger) => {
+                if world.label.is_some() {
+                    world.label = Some(ledger.to_string().parse().unwrap());
+                }
+            }
+            Action::SignalStop if world.deaf => (),
+            Action::SignalStop => self.exits(143),
+            Action::Kill => self.exits(137),
+            Action::DeleteProcess => {
+                assert!(!world.container.is_running(), "cleared while it runs");
+                world.container = Container::Recorded;
+            }
+            Action::RemoveContainer => {
+                assert_eq!(world.container, Container::Recorded, "removed with its process");
+                (world.container, world.label) = (Container::Absent, None);
+            }
+            Action::RemoveNetwork => {
+                assert!(!world.container.is_running(), "the network of a running process");
+                world.network = false;
+            }
+            Action::RemoveFiles => world.files = false,
+        }
+    }
+
+    fn exits(&mut self, code: i32) {
+        if self.world.container.is_running() {
+            let exit = Exit { code, out_of_memory: false };
+            self.world.container = Container::Stopped { exit, at: self.now };
+            self.found.overtaken();
+        }
+    }
+
+    fn crash(&mut self) {
+        self.world.serving = false;
+        self.found = Found::new(self.now);
+    }
+
+    /// Asks `step` once and lets the answer meet its fate.
+    fn act(&mut self, fate: Fate) -> Step {
+        let answer = step(Some(&self.task), &self.found, self.now);
+        let Step::Do(action) = &answer else {
+            assert_eq!(step(Some(&self.task), &self.found, self.now), answer, "asked twice");
+            return answer;
+        };
+        if matches!(fate, Fate::Succeeds | Fate::FailsAfter | Fate::CrashesAfter) {
+            self.effect(action);
+        }
+        let severity = match fate {
+            Fate::Refused if action.verb().brings_up() => Severity::Permanent,
+            _ => Severity::Transient,
+        };
+        match fate {
+            Fate::Succeeds if *action == Action::Inspect => {
+                self.found.inspected(self.world.container, self.world.label.clone());
+            }
+            Fate::Succeeds => {
+                let stale = self.found.sight != Sight::Fresh;
+                self.found.succeeded(action, self.now);
+                if stale || self.found.container != self.world.container {
+                    self.found.overtaken();
+                }
+            }
+            Fate::FailsBefore | Fate::FailsAfter | Fate::Refused => {
+                self.found.failed(action, severity, "no".into(), self.now);
+            }
+            Fate::CrashesBefore | Fate::CrashesAfter => self.crash(),
+        }
+        self.tell();
+        answer
+    }
+
+    /// Keeps the highest report, as a manager does.
+    fn tell(&mut self) {
+        let said = report(self.task.id, Some(&self.task), &self.found);
+        if said.removed {
+            assert!(self.is_empty(), "said removed, but {:?}", self.world);
+        }
+        if self.highest.as_ref().is_none_or(|highest| supersedes(&said, highest)) {
+            self.highest = Some(said);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let World { container, label, network, files, serving, .. } = &self.world;
+        *container == Container::Absent && label.is_none() && !network && !files && !serving
+    }
+
+    fn meet(&mut self, event: &Event) {
+        match event {
+            Event::Acts(fate) => {
+                self.act(*fate);
+            }
+            Event::Exits(code) => self.exits(*code),
+            Event::Desires(desired) => self.task.desired = self.task.desired.max(*desired),
+            Event::Passes(seconds) => self.now = self.now + Duration::from_secs(*seconds),
+            Event::LosesProcess => {
+                if self.world.container.is_running() {
+                    self.world.container = Container::Recorded;
+                    self.found.overtaken();
+                }
+            }
+            Event::Stumbles => {
+                self.found.overtaken();
+                self.found.distrust_surroundings();
+            }
+        }
+    }
+
+    /// Without further faults the task comes to rest; time passes only as far as `step` asks for.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            match self.act(Fate::Succeeds) {
+                Step::Do(_) => (),
+                Step::WaitUntil(moment) => {
+                    assert!(moment > self.now, "waits for what is past");
+                    self.now = moment;
+                }
+                Step::Settled => return,
+            }
+        }
+        panic!("does not settle: {:?} {:?}", self.world, self.found);
+    }
+
+    fn at_rest(&self) {
+        let said = report(self.task.id, Some(&self.task), &self.found);
+        let ended = self.found.ledger.verdict().is_some();
+        match self.task.desired {
+            Desired::Remove => assert!(said.removed && self.is_empty(), "{:?}", self.world),
+            Desired::Running if !ended => {
+                assert!(said.ready && self.world.serving && self.world.container.is_running());
+                assert!(matches!(self.found.ledger.phase, Phase::Started { .. }));
+            }
+            Desired::Ready if !ended => assert_eq!(self.world.container, Container::Created),
+            _ => {
+                assert!(matches!(self.world.container, Container::Absent | Container::Recorded));
+                assert!(said.state.is_terminal() && !self.world.serving && !self.world.network);
+            }
+        }
+        assert_ne!(self.found.network, Presence::Unknown);
+    }
+}
+
+fn task() -> TaskAssignment {
+    let port = PublishedPort {
+        host_ip: None,
+        host_port: 8080,
+        container_port: 80,
+        protocol: Protocol::Tcp,
+        mode: PublishMode::Host,
+    };
+    TaskAssignment {
+        id: TaskId { service: ServiceId(Id(1)), number: 1 },
+        service: "web".parse().unwrap(),
+        slot: 1,
+        revision: 1,
+        spec: TaskSpec::new("demo:1".parse().unwrap()),
+        ports: vec![port],
+        address: [10, 210, 0, 2].into(),
+        desired: Desired::Ready,
+    }
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        10 => Just(Fate::Succeeds),
+        1 => Just(Fate::FailsBefore),
+        1 => Just(Fate::FailsAfter),
+        1 => Just(Fate::CrashesBefore),
+        1 => Just(Fate::CrashesAfter),
+    ]
+}
+
+fn event(refusals: u32) -> impl Strategy<Value = Event> {
+    let desired = prop_oneof![
+        8 => Just(Desired::Running),
+        1 => Just(Desired::Shutdown),
+        1 => Just(Desired::Remove),
+    ];
+    prop_oneof![
+        30 => fate().prop_map(Event::Acts),
+        refusals => Just(Event::Acts(Fate::Refused)),
+        3 => (0..3i32).prop_map(Event::Exits),
+        2 => desired.prop_map(Event::Desires),
+        4 => (0..400u64).prop_map(Event::Passes),
+        1 => Just(Event::LosesProcess),
+        1 => Just(Event::Stumbles),
+    ]
+}
+
+fn run(deaf: bool, events: &[Event]) -> Play {
+    let mut play = Play::new(deaf);
+    for event in events {
+        play.meet(event);
+    }
+    play.settle();
+    play.at_rest();
+    play
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever happened, a task comes to rest as wanted, is at rest the second time, and its last report is
+    /// one that a manager does not drop.
+    #[test]
+    fn a_task_always_comes_to_rest(deaf: bool, events in prop::collection::vec(event(0), 0..80)) {
+        let mut play = run(deaf, &events);
+        let last = report(play.task.id, Some(&play.task), &play.found);
+        let kept = play.highest.clone().unwrap();
+        // An agent that crashed after the record was gone does not know the attempts any more.
+        let same = kept == last || (kept.removed && last.removed);
+        prop_assert!(same, "a manager would keep {:?}, not {:?}", kept, last);
+        prop_assert_eq!(play.act(Fate::Succeeds), Step::Settled);
+        play.crash();
+        play.settle();
+        play.at_rest();
+    }
+
+    /// Where everything fails, the tries become rare: no number of things to do makes a task spin.
+    #[test]
+    fn failures_do_not_spin(deaf: bool, events in prop::collection::vec(event(0), 0..40), crash: bool) {
+        let mut play = Play::new(deaf);
+        for event in &events {
+            play.meet(event);
+        }
+        if crash {
+            play.crash();
+        }
+        play.act(Fate::Succeeds);
+        let (began, mut tries) = (play.now, 0);
+        while play.now.since(began) < Duration::from_secs(600) {
+            match play.act(Fate::FailsBefore) {
+                Step::Do(_) => tries += 1,
+                Step::WaitUntil(moment) => play.now = moment,
+                Step::Settled => break,
+            }
+            prop_assert!(tries < 600, "still trying: {:?}", play.found);
+        }
+    }
+
+    /// Also when actions are refused for good; and once removed, nothing is left.
+    #[test]
+    fn nothing_is_left_of_a_removed_task(deaf: bool, events in prop::collection::vec(event(3), 0..80)) {
+        let mut play = run(deaf, &events);
+        play.meet(&Event::Desires(Desired::Remove));
+        play.settle();
+        play.at_rest();
+        prop_assert!(play.highest.unwrap().removed);
+    }
+
+    /// A crash between any two actions of a life without other faults neither starts a process twice nor
+    /// counts an attempt too many.
+    #[test]
+    fn a_crash_between_two_actions_changes_nothing(crash_after in 0..20usize, after: bool) {
+        let mut play = Play::new(false);
+        play.meet(&Event::Desires(Desired::Running));
+        for _ in 0..crash_after {
+            play.act(Fate::Succeeds);
+        }
+        play.act(if after { Fate::CrashesAfter } else { Fate::CrashesBefore });
+        play.settle();
+        play.at_rest();
+        prop_assert_eq!((play.world.starts, play.found.ledger.attempt), (1, 1));
+    }
+}

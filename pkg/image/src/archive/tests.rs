@@ -1,0 +1,295 @@
+//! Archives, honest and hostile, without containerd.
+
+use super::*;
+use crate::build::{Builder, gzip, pack};
+use crate::document::Saved;
+
+const NAME: &str = "docker.io/library/tiny:1";
+
+fn tiny() -> Builder {
+    Builder::new(NAME).file("hello", 0o755, "x".repeat(3000)).config("Entrypoint", vec!["/hello"])
+}
+
+fn open(bytes: &[u8]) -> Result<Archive, Error> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = nameless(dir.path()).unwrap();
+    file.write_all(bytes).unwrap();
+    Archive::open(file, dir.path(), 1 << 20)
+}
+
+fn candidates(bytes: &[u8]) -> Result<Vec<Candidate>, Error> {
+    open(bytes)?.candidates(None)
+}
+
+/// Takes an archive apart, lets `change` alter name or bytes of each file, and packs it again.
+fn tamper(archive: &[u8], mut change: impl FnMut(&mut String, &mut Vec<u8>)) -> Vec<u8> {
+    let mut files = Vec::new();
+    for entry in tar::Archive::new(archive).entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let mut name = entry.path().unwrap().to_str().unwrap().to_owned();
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).unwrap();
+        change(&mut name, &mut bytes);
+        if !name.is_empty() {
+            files.push((name, bytes));
+        }
+    }
+    pack(&files).unwrap()
+}
+
+fn replace(bytes: &mut Vec<u8>, from: &str, to: &str) {
+    let text = String::from_utf8(std::mem::take(bytes)).unwrap();
+    assert!(text.contains(from), "{from} is not in {text}");
+    *bytes = text.replace(from, to).into_bytes();
+}
+
+#[track_caller]
+fn refused(bytes: &[u8], reason: &str) {
+    let error = candidates(bytes).expect_err("must be refused");
+    assert!(error.is_bad_input() && !error.is_transient(), "{error:?}");
+    assert!(error.to_string().contains(reason), "{error}");
+}
+
+#[test]
+fn both_formats_plain_and_gzip_give_the_same_image() {
+    let (oci, docker) = (tiny().oci_archive().unwrap(), tiny().docker_archive().unwrap());
+    for bytes in [&oci, &docker, &gzip(&oci).unwrap(), &gzip(&docker).unwrap()] {
+        let found = candidates(bytes).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].names, [Reference::parse(NAME).unwrap()]);
+        assert_eq!(found[0].layers.len(), 1);
+        assert_eq!(found[0].diff_ids, candidates(&oci).unwrap()[0].diff_ids);
+    }
+    let (first, second) = (candidates(&docker).unwrap(), candidates(&docker).unwrap());
+    assert_eq!(
+        first[0].manifest, second[0].manifest,
+        "the manifest written for docker-save is always the same"
+    );
+}
+
+#[test]
+fn a_given_name_replaces_the_archives() {
+    let archive = open(&tiny().oci_archive().unwrap()).unwrap();
+    let name = Reference::parse("other:2").unwrap();
+    assert_eq!(archive.candidates(Some(&name)).unwrap()[0].names, [name]);
+}
+
+#[test]
+fn an_archive_without_a_name_needs_one() {
+    let bytes = tamper(&tiny().oci_archive().unwrap(), |name, bytes| {
+        if name == "index.json" {
+            replace(bytes, "io.containerd.image.name", "org.opencontainers.image.ref.name");
+            replace(bytes, NAME, "v7");
+        }
+    });
+    refused(&bytes, "tag: v7");
+    let name = Reference::parse("tiny:7").unwrap();
+    assert!(open(&bytes).unwrap().candidates(Some(&name)).is_ok());
+}
+
+#[test]
+fn one_name_for_two_images_is_refused() {
+    let bytes = tamper(&tiny().docker_archive().unwrap(), |name, bytes| {
+        if name == "manifest.json" {
+            let mut saved: Vec<Saved> = serde_json::from_slice(bytes).unwrap();
+            let mut second: Vec<Saved> = serde_json::from_slice(bytes).unwrap();
+            second[0].repo_tags = vec!["second:1".to_owned()];
+            saved.append(&mut second);
+            *bytes = serde_json::to_vec(&saved).unwrap();
+        }
+    });
+    let archive = open(&bytes).unwrap();
+    assert_eq!(archive.candidates(None).unwrap().len(), 2);
+    let name = Reference::parse("x").unwrap();
+    assert!(matches!(archive.candidates(Some(&name)), Err(Error::AmbiguousName { found: 2 })));
+}
+
+#[test]
+fn what_is_no_archive_says_so() {
+    refused(b"", "0 files");
+    refused(b"hello, this is not a tar file", "not an image archive");
+    refused(&vec![7; 4096], "not an image archive");
+    refused(&pack(&[("readme".into(), b"x".to_vec())]).unwrap(), "1 files without index.json");
+    refused(&gzip(b"x").unwrap(), "not an image archive");
+    refused(&[0x1f, 0x8b, 9, 9, 9], "damaged gzip");
+    refused(&[0x28, 0xb5, 0x2f, 0xfd, 0, 0], "zstd");
+    let half = tiny().oci_archive().unwrap();
+    assert!(candidates(&half[..half.len() / 2]).unwrap_err().is_bad_input());
+}
+
+#[test]
+fn unpacked_size_is_bounded() {
+    let bomb = gzip(&vec![0; 4 << 20]).unwrap();
+    assert!(bomb.len() < 1 << 20);
+    refused(&bomb, "larger than the limit of 1048576 bytes");
+}
+
+/// A tar header written by hand: the tar crate refuses to write hostile ones.
+fn raw_entry(name: &[u8], kind: tar::EntryType, link: &[u8], size: u64) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(0o644);
+    header.set_size(size);
+    let old = header.as_old_mut();
+    old.name[..name.len()].copy_from_slice(name);
+    old.linkname[..link.len()].copy_from_slice(link);
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.resize(bytes.len() + 1024, 0);
+    bytes
+}
+
+#[test]
+fn hostile_entries_are_refused() {
+    use tar::EntryType as T;
+    for (name, kind, link, size, reason) in [
+        (&b"/etc/passwd"[..], T::Regular, &b""[..], 0, "absolute"),
+        (b"a/../../b", T::Regular, b"", 0, "leaves the archive"),
+        (b"link", T::Symlink, b"/etc/shadow", 0, "outside the archive"),
+        (b"a/link", T::Symlink, b"../../x", 0, "outside the archive"),
+        (b"hard", T::Link, b"/etc/shadow", 0, "outside the archive"),
+        (b"dev", T::Block, b"", 0, "no place here"),
+        (b"fifo", T::Fifo, b"", 0, "no place here"),
+        (b"huge", T::Regular, b"", 8 << 30, "more than the archive has"),
+        (b"\xff\xfe", T::Regular, b"", 0, "UTF-8"),
+        (b"long", T::GNULongName, b"", 1 << 20, "not an image archive"),
+    ] {
+        refused(&raw_entry(name, kind, link, size), reason);
+    }
+    let mut long = raw_entry(b"x", T::GNULongName, b"", 8192);
+    long.resize(512 + 8192, b'a');
+    refused(&long, "longer than 4096");
+    let twice = [("index.json".to_owned(), b"{}".to_vec()), ("./index.json".to_owned(), b"{}".to_vec())];
+    refused(&pack(&twice).unwrap(), "twice");
+}
+
+#[test]
+fn a_link_inside_the_archive_is_followed_and_a_loop_is_not() {
+    let mut bytes = raw_entry(b"a/index.json", tar::EntryType::Symlink, b"../real", 0)[..512].to_vec();
+    bytes.extend(&raw_entry(b"loop", tar::EntryType::Symlink, b"loop", 0)[..512]);
+    bytes.extend(pack(&[("real".to_owned(), b"x".to_vec())]).unwrap());
+    let archive = open(&bytes).unwrap();
+    assert_eq!(archive.document("a/index.json", "").unwrap(), b"x");
+    assert!(archive.span("loop").is_none());
+}
+
+#[test]
+fn damaged_oci_layouts_are_refused() {
+    let good = tiny().oci_archive().unwrap();
+    let config = candidates(&good).unwrap()[0].config.0.digest.hex().to_owned();
+    let is_config = |name: &str| name.ends_with(&config);
+    let mut missing = 0;
+    let gone = tamper(&good, |name, _| {
+        if is_config(name) {
+            name.clear();
+            missing += 1;
+        }
+    });
+    assert_eq!(missing, 1);
+    refused(&gone, "lacks");
+    let config_with = |change: fn(&mut Vec<u8>)| {
+        tamper(&good, |name, bytes| {
+            if is_config(name) {
+                change(bytes);
+            }
+        })
+    };
+    refused(&config_with(|bytes| bytes[5] ^= 1), "another digest");
+    refused(&config_with(|bytes| bytes.push(0)), "bytes");
+    let index = |from: &'static str, to: &'static str| {
+        tamper(&good, move |name, bytes| {
+            if name == "index.json" {
+                replace(bytes, from, to);
+            }
+        })
+    };
+    refused(&index("sha256:", "sha256:../../"), "64 hexadecimal digits");
+    refused(&index(NAME, "Not A Name"), "not an image reference");
+    refused(&index("image.manifest.v1", "artifact.v1"), "not supported");
+    refused(&index("{", "["), "index.json is refused");
+}
+
+#[test]
+fn another_platform_is_refused_by_name() {
+    let foreign = Builder::new(NAME).architecture("s390x").file("x", 0o644, "x");
+    refused(&foreign.oci_archive().unwrap(), "linux/s390x");
+    refused(&foreign.docker_archive().unwrap(), "linux/s390x");
+}
+
+#[test]
+fn among_several_platforms_ours_is_taken() {
+    let (ours, foreign) =
+        (tiny().oci_archive().unwrap(), tiny().architecture("s390x").oci_archive().unwrap());
+    let mut foreign_index = None;
+    let mut files = Vec::new();
+    tamper(&foreign, |name, bytes| match name.as_str() {
+        "index.json" => {
+            foreign_index = Some(serde_json::from_slice::<crate::document::Index>(bytes).unwrap())
+        }
+        name if name.starts_with("blobs") => files.push((name.to_owned(), bytes.clone())),
+        _ => {}
+    });
+    let have: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
+    let both = tamper(&ours, |name, bytes| {
+        if name == "index.json" {
+            let mut index: crate::document::Index = serde_json::from_slice(bytes).unwrap();
+            index.manifests.splice(0..0, foreign_index.take().unwrap().manifests);
+            *bytes = serde_json::to_vec(&index).unwrap();
+        }
+        if have.contains(name) {
+            // The layer is the same in both.
+            name.clear();
+        }
+    });
+    let mut bytes = both[..both.len() - 1024].to_vec();
+    bytes.extend(pack(&files).unwrap());
+    let found = candidates(&bytes).unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].manifest.0.digest, candidates(&ours).unwrap()[0].manifest.0.digest);
+}
+
+#[test]
+fn damaged_docker_archives_are_refused() {
+    let good = tiny().docker_archive().unwrap();
+    let layer = |change: fn(&mut String, &mut Vec<u8>)| {
+        tamper(&good, move |name, bytes| {
+            if name.ends_with("layer.tar") {
+                change(name, bytes)
+            }
+        })
+    };
+    refused(&layer(|_, bytes| bytes[0] ^= 1), "another digest");
+    refused(&layer(|name, _| name.clear()), "lacks layer/layer.tar");
+    let manifest = |from: &'static str, to: &'static str| {
+        tamper(&good, move |name, bytes| {
+            if name == "manifest.json" {
+                replace(bytes, from, to)
+            }
+        })
+    };
+    refused(&manifest("layer/layer.tar", "../../etc/passwd"), "lacks ../../etc/passwd");
+    refused(&manifest("\"layer/layer.tar\"", ""), "layers");
+    refused(&manifest(NAME, ""), "not an image reference");
+}
+
+#[tokio::test]
+async fn a_spool_is_bounded_and_leaves_no_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = vec![1u8; 1 << 20];
+    let file = spool(&bytes[..], dir.path(), 1 << 20).await.unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+    assert!(matches!(spool(&bytes[..], dir.path(), 1000).await, Err(Error::TooLarge { limit: 1000 })));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    let nowhere = dir.path().join("nowhere");
+    assert!(matches!(spool(&bytes[..], &nowhere, 1 << 20).await, Err(Error::Spool { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_falls_silent_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut sender, receiver) = tokio::io::duplex(64);
+    sender.write_all(b"start").await.unwrap();
+    let error = spool(receiver, dir.path(), 1 << 20).await.unwrap_err();
+    assert!(matches!(error, Error::Interrupted { received: 5, .. }), "{error:?}");
+    assert!(error.is_transient());
+}

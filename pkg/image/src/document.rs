@@ -1,0 +1,183 @@
+//! The JSON documents of OCI and Docker images, as far as this crate reads them.
+//!
+//! Source: OCI image specification 1.1 and Docker's image manifest version 2, schema 2. Docker writes `null`
+//! where OCI leaves a field away, so every list is read through [`or_default`].
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::digest::Digest;
+
+pub(crate) const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub(crate) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(crate) const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+pub(crate) const OCI_LAYER_TAR: &str = "application/vnd.oci.image.layer.v1.tar";
+pub(crate) const OCI_LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+pub(crate) const OCI_LAYER_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
+const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+const DOCKER_LAYER_TAR: &str = "application/vnd.docker.image.rootfs.diff.tar";
+const DOCKER_LAYER_GZIP: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
+
+/// No document of an image is larger than this; registries refuse 4 MiB too.
+pub(crate) const MAX_DOCUMENT: u64 = 4 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Descriptor {
+    pub media_type: String,
+    pub digest: Digest,
+    pub size: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "or_default")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl Descriptor {
+    pub fn new(media_type: &str, digest: Digest, size: u64) -> Self {
+        Self { media_type: media_type.to_owned(), digest, size, platform: None, annotations: BTreeMap::new() }
+    }
+
+    pub fn is_index(&self) -> bool {
+        matches!(self.media_type.as_str(), OCI_INDEX | DOCKER_LIST)
+    }
+
+    pub fn is_manifest(&self) -> bool {
+        matches!(self.media_type.as_str(), OCI_MANIFEST | DOCKER_MANIFEST)
+    }
+
+    /// Whether containerd's diff service can unpack it. zstd is left to containerd's own judgement.
+    pub fn is_layer(&self) -> bool {
+        matches!(
+            self.media_type.as_str(),
+            OCI_LAYER_TAR | OCI_LAYER_GZIP | OCI_LAYER_ZSTD | DOCKER_LAYER_TAR | DOCKER_LAYER_GZIP
+        )
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Platform {
+    pub architecture: String,
+    pub os: String,
+}
+
+impl Platform {
+    pub fn is_native(&self) -> bool {
+        self.os == "linux" && self.architecture == crate::native_architecture()
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Index {
+    pub schema_version: u32,
+    #[serde(default, deserialize_with = "or_default")]
+    pub manifests: Vec<Descriptor>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Manifest {
+    pub schema_version: u32,
+    #[serde(default = "oci_manifest")]
+    pub media_type: String,
+    pub config: Descriptor,
+    #[serde(default, deserialize_with = "or_default")]
+    pub layers: Vec<Descriptor>,
+}
+
+fn oci_manifest() -> String {
+    OCI_MANIFEST.to_owned()
+}
+
+/// One entry of `manifest.json` in a docker-save archive.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Saved {
+    pub config: String,
+    #[serde(default, deserialize_with = "or_default")]
+    pub repo_tags: Vec<String>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub layers: Vec<String>,
+}
+
+/// The configuration document of an image.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Configuration {
+    pub architecture: String,
+    pub os: String,
+    #[serde(default, deserialize_with = "or_default")]
+    pub config: RunConfig,
+    pub rootfs: RootFs,
+}
+
+impl Configuration {
+    pub fn platform(&self) -> Platform {
+        Platform { architecture: self.architecture.clone(), os: self.os.clone() }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct RootFs {
+    #[serde(default, deserialize_with = "or_default")]
+    pub diff_ids: Vec<Digest>,
+}
+
+/// How an image wants to be run. Empty strings and lists mean that the image does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RunConfig {
+    /// The program and its fixed arguments.
+    #[serde(deserialize_with = "or_default")]
+    pub entrypoint: Vec<String>,
+    /// Arguments appended to the entrypoint, or the whole command without one.
+    #[serde(deserialize_with = "or_default")]
+    pub cmd: Vec<String>,
+    /// `NAME=value` pairs.
+    #[serde(deserialize_with = "or_default")]
+    pub env: Vec<String>,
+    /// `user`, `uid`, `user:group` or `uid:gid`.
+    #[serde(deserialize_with = "or_default")]
+    pub user: String,
+    /// The directory the command starts in.
+    #[serde(deserialize_with = "or_default")]
+    pub working_dir: String,
+    /// The signal that asks the command to end: a name or a number.
+    #[serde(deserialize_with = "or_default")]
+    pub stop_signal: String,
+}
+
+/// Reads `null` as the default value.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_docker_configuration_with_nulls_reads_as_empty() {
+        let text = r#"{"architecture":"amd64","os":"linux","created":"2024-01-01T00:00:00Z",
+            "config":{"Entrypoint":null,"Cmd":["/x"],"Env":null,"Volumes":null},
+            "rootfs":{"type":"layers","diff_ids":null}}"#;
+        let read: Configuration = serde_json::from_str(text).unwrap();
+        assert_eq!(read.config, RunConfig { cmd: vec!["/x".into()], ..RunConfig::default() });
+        assert!(read.rootfs.diff_ids.is_empty());
+    }
+
+    #[test]
+    fn a_configuration_without_config_reads_as_empty() {
+        let text = r#"{"architecture":"amd64","os":"linux","config":null,"rootfs":{"diff_ids":[]}}"#;
+        assert_eq!(serde_json::from_str::<Configuration>(text).unwrap().config, RunConfig::default());
+    }
+
+    #[test]
+    fn a_descriptor_with_a_path_for_digest_is_refused() {
+        let text = r#"{"mediaType":"x","digest":"sha256:../../etc/shadow","size":1}"#;
+        let error = serde_json::from_str::<Descriptor>(text).unwrap_err().to_string();
+        assert!(error.contains("64 hexadecimal digits"), "{error}");
+    }
+}

@@ -1,0 +1,75 @@
+//! Running the iptables programs, and running blocking work on threads of its own. Both with a deadline.
+
+use std::io;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::Error;
+
+/// How long one program or one piece of kernel work may take. They take milliseconds; only a held lock or a
+/// sick kernel brings them here.
+pub(super) const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Runs a program to its end and returns what it printed. It is killed when it takes too long.
+pub(super) async fn run(program: &str, args: &[&str], input: &str) -> Result<String, Error> {
+    let command = [&[program], args].concat().join(" ");
+    let mut child = Command::new(program)
+        .args(args)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|source| could_not_start(program, &command, &source))?;
+    let mut stdin = child.stdin.take();
+    let talk = async {
+        if let Some(mut pipe) = stdin.take() {
+            // A program that refuses its first line closes the pipe; its own words say more than the broken
+            // pipe.
+            let _ = pipe.write_all(input.as_bytes()).await;
+        }
+        child.wait_with_output().await
+    };
+    let output = timeout(DEADLINE, talk)
+        .await
+        .map_err(|_| Error::Deadline { what: format!("`{command}`"), after: DEADLINE })?
+        .map_err(|source| could_not_start(program, &command, &source))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let detail = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Error::ProgramFailed { command, detail })
+}
+
+fn could_not_start(program: &str, command: &str, source: &io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::NotFound => Error::ProgramMissing { program: program.to_owned() },
+        _ => Error::ProgramFailed { command: command.to_owned(), detail: source.to_string() },
+    }
+}
+
+/// Runs blocking work on a thread that ends with it. The work may enter other network namespaces: the thread
+/// is never used again. It keeps running when the caller stops waiting.
+pub(super) async fn on_thread<T, W>(what: &str, work: W) -> Result<T, Error>
+where
+    T: Send + 'static,
+    W: FnOnce() -> Result<T, Error> + Send + 'static,
+{
+    let (send, receive) = oneshot::channel();
+    let interrupted = || Error::Interrupted { what: what.to_owned() };
+    std::thread::Builder::new()
+        .name("warren-net".to_owned())
+        .spawn(move || send.send(work()))
+        .map_err(|_| interrupted())?;
+    match timeout(DEADLINE, receive).await {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(_)) => Err(interrupted()),
+        Err(_) => Err(Error::Deadline { what: what.to_owned(), after: DEADLINE }),
+    }
+}

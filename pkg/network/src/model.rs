@@ -1,0 +1,285 @@
+//! The plain data that callers hand in: one node, its tasks, its published ports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::num::NonZeroU16;
+
+use ipnet::Ipv4Net;
+
+use crate::Error;
+
+/// Link MTU that fits an overlay (50 bytes of VXLAN, IP and UDP headers) over an Ethernet of 1500 bytes, so
+/// that containers need not be made anew when a node gets its first peer.
+pub const DEFAULT_MTU: u32 = 1450;
+
+/// A task's id in a form that can name a file: 1 to 128 of `[A-Za-z0-9._-]`, not starting with `.` or `-`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskKey(String);
+
+impl TaskKey {
+    /// Takes a task's id.
+    ///
+    /// # Errors
+    /// [`Error::BadTaskKey`] when it could not be a file's name.
+    pub fn parse(id: &str) -> Result<Self, Error> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if id.is_empty() || id.len() > 128 || id.starts_with(['.', '-']) || !id.chars().all(allowed) {
+            return Err(Error::BadTaskKey { id: id.to_owned() });
+        }
+        Ok(Self(id.to_owned()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TaskKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a node knows about its own place in the cluster's address plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSettings {
+    cluster: Vec<Ipv4Net>,
+    subnet: Ipv4Net,
+    mtu: u32,
+}
+
+impl NodeSettings {
+    /// Takes the cluster's ranges, the node's own subnet within one of them, and the MTU of task links in
+    /// bytes ([`DEFAULT_MTU`] unless the underlay is smaller).
+    ///
+    /// # Errors
+    /// [`Error::BadSubnet`] when the subnet lies outside every range or has no room for a gateway and a
+    /// task.
+    pub fn new(cluster: Vec<Ipv4Net>, subnet: Ipv4Net, mtu: u32) -> Result<Self, Error> {
+        let subnet = subnet.trunc();
+        let mut cluster: Vec<Ipv4Net> = cluster.iter().map(Ipv4Net::trunc).collect();
+        cluster.sort();
+        cluster.dedup();
+        let refuse = |reason| Err(Error::BadSubnet { subnet, reason });
+        if subnet.prefix_len() > 30 {
+            return refuse("it is smaller than a /30, so that gateway and tasks do not fit");
+        }
+        if !cluster.iter().any(|range| range.contains(&subnet)) {
+            return refuse("it lies outside every range of the cluster");
+        }
+        Ok(Self { cluster, subnet, mtu })
+    }
+
+    /// The cluster's ranges, sorted.
+    pub fn cluster(&self) -> &[Ipv4Net] {
+        &self.cluster
+    }
+
+    /// This node's subnet.
+    pub fn subnet(&self) -> Ipv4Net {
+        self.subnet
+    }
+
+    /// MTU of task links, in bytes.
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// The first address of the subnet: what tasks see as their gateway.
+    pub fn gateway(&self) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.subnet.network()) + 1)
+    }
+
+    /// Whether a task of this node can have the address.
+    pub fn can_give(&self, address: Ipv4Addr) -> bool {
+        let reserved = [self.subnet.network(), self.gateway(), self.subnet.broadcast()];
+        self.subnet.contains(&address) && !reserved.contains(&address)
+    }
+}
+
+/// One task's part of the network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskNetwork {
+    /// The task's id; names its namespace and its link.
+    pub task: TaskKey,
+    /// Its one address, out of the node's subnet.
+    pub address: Ipv4Addr,
+}
+
+/// A TCP port of the host, on all its addresses or on one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostPort {
+    ip: Option<Ipv4Addr>,
+    port: NonZeroU16,
+}
+
+impl HostPort {
+    /// The port on one address of the node, or on all of them for `None` and for 0.0.0.0, which means the
+    /// same.
+    pub fn new(ip: Option<Ipv4Addr>, port: NonZeroU16) -> Self {
+        Self { ip: ip.filter(|ip| !ip.is_unspecified()), port }
+    }
+
+    /// The bind address; `None` means every address of the node.
+    pub fn ip(&self) -> Option<Ipv4Addr> {
+        self.ip
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port.get()
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ip {
+            Some(ip) => write!(f, "{ip}:{}/tcp", self.port),
+            None => write!(f, "{}/tcp", self.port),
+        }
+    }
+}
+
+/// A host port, published in host mode by one service of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedPort {
+    /// Where connections arrive.
+    pub at: HostPort,
+    /// Where they go: address and container port of each local task of the service that is ready; each gets
+    /// an equal share. With none, connections are refused.
+    pub backends: BTreeSet<SocketAddrV4>,
+}
+
+/// Everything one node should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeNetwork {
+    /// The node's own part.
+    pub settings: NodeSettings,
+    /// Address of each task.
+    pub tasks: BTreeMap<TaskKey, Ipv4Addr>,
+    /// Backends of each published port.
+    pub ports: BTreeMap<HostPort, BTreeSet<SocketAddrV4>>,
+}
+
+impl NodeNetwork {
+    /// A node with no tasks.
+    pub fn new(settings: NodeSettings) -> Self {
+        Self { settings, tasks: BTreeMap::new(), ports: BTreeMap::new() }
+    }
+
+    /// Says whether a task may have what it asks for on this node.
+    ///
+    /// # Errors
+    /// [`Error::AddressOutsideSubnet`], [`Error::AddressTaken`], [`Error::LinkNameTaken`].
+    pub fn admit(&self, task: &TaskNetwork) -> Result<(), Error> {
+        let TaskNetwork { task, address } = task.clone();
+        if !self.settings.can_give(address) {
+            return Err(Error::AddressOutsideSubnet { task, address, subnet: self.settings.subnet });
+        }
+        let mut others = self.tasks.iter().filter(|(other, _)| **other != task);
+        if let Some((by, _)) = others.clone().find(|(_, taken)| **taken == address) {
+            return Err(Error::AddressTaken { task, address, by: by.clone() });
+        }
+        let link = crate::wanted::link_name(&task);
+        match others.find(|(other, _)| crate::wanted::link_name(other) == link) {
+            Some((by, _)) => Err(Error::LinkNameTaken { task, link, by: by.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The same without the tasks that cannot be had together, and an error for each of those.
+    pub(crate) fn admitted(&self) -> (Self, Vec<Error>) {
+        let mut refused = Vec::new();
+        let mut admitted = Self { tasks: BTreeMap::new(), ..self.clone() };
+        for (task, address) in self.tasks.clone() {
+            let task = TaskNetwork { task, address };
+            match admitted.admit(&task) {
+                Ok(()) => drop(admitted.tasks.insert(task.task, address)),
+                Err(error) => refused.push(error),
+            }
+        }
+        (admitted, refused)
+    }
+}
+
+/// What a full pass over the node's network did.
+#[derive(Debug, Default)]
+pub struct Repairs {
+    /// One sentence for each thing that was missing, damaged or left over.
+    pub repaired: Vec<String>,
+    /// What could not be made right; the next pass tries again.
+    pub failed: Vec<Error>,
+}
+
+impl Repairs {
+    /// Notes the outcome of one part of the pass.
+    pub(crate) fn note(&mut self, outcome: Result<Vec<String>, Error>) {
+        match outcome {
+            Ok(repaired) => self.repaired.extend(repaired),
+            Err(error) => self.failed.push(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(subnet: &str) -> Result<NodeSettings, Error> {
+        NodeSettings::new(vec!["10.210.0.0/16".parse().unwrap()], subnet.parse().unwrap(), DEFAULT_MTU)
+    }
+
+    #[test]
+    fn task_keys_are_file_names() {
+        for good in ["web.1", "a", "0kx9-12", "A_b.c-d"] {
+            assert_eq!(TaskKey::parse(good).unwrap().as_str(), good);
+        }
+        for bad in ["", ".", "..", ".hidden", "-rf", "a/b", "a b", "a\0", "ä", &"x".repeat(129)] {
+            assert!(matches!(TaskKey::parse(bad), Err(Error::BadTaskKey { .. })), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn every_address_has_one_spelling() {
+        let port = NonZeroU16::new(80).unwrap();
+        assert_eq!(HostPort::new(Some(Ipv4Addr::UNSPECIFIED), port), HostPort::new(None, port));
+        assert_eq!(HostPort::new(None, port).to_string(), "80/tcp");
+        assert_eq!(HostPort::new(Some(Ipv4Addr::LOCALHOST), port).to_string(), "127.0.0.1:80/tcp");
+    }
+
+    #[test]
+    fn subnets_are_checked_and_know_their_gateway() {
+        let node = settings("10.210.7.9/24").unwrap();
+        assert_eq!(node.gateway(), Ipv4Addr::new(10, 210, 7, 1));
+        for (address, fits) in [
+            ([10, 210, 7, 0], false),
+            ([10, 210, 7, 1], false),
+            ([10, 210, 7, 2], true),
+            ([10, 210, 7, 254], true),
+            ([10, 210, 7, 255], false),
+            ([10, 210, 8, 2], false),
+        ] {
+            assert_eq!(node.can_give(Ipv4Addr::from(address)), fits, "{address:?}");
+        }
+        for bad in ["10.211.0.0/24", "10.210.0.0/31", "10.0.0.0/8"] {
+            assert!(matches!(settings(bad), Err(Error::BadSubnet { .. })), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_task_is_admitted_once_per_address() {
+        let mut node = NodeNetwork::new(settings("10.210.7.0/24").unwrap());
+        let task = |name: &str, last| TaskNetwork {
+            task: TaskKey::parse(name).unwrap(),
+            address: Ipv4Addr::new(10, 210, 7, last),
+        };
+        node.tasks.insert(task("a", 2).task, task("a", 2).address);
+        assert!(node.admit(&task("a", 2)).is_ok(), "again is harmless");
+        assert!(node.admit(&task("a", 3)).is_ok(), "a task may move to another address");
+        assert!(node.admit(&task("b", 3)).is_ok());
+        assert!(matches!(node.admit(&task("b", 2)), Err(Error::AddressTaken { .. })));
+        assert!(matches!(node.admit(&task("b", 1)), Err(Error::AddressOutsideSubnet { .. })));
+    }
+}

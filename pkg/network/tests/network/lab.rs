@@ -1,0 +1,340 @@
+//! A node and a client outside of it, each a network namespace that goes with the test, joined by a veth.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream};
+use std::num::NonZeroU16;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::mount::{MntFlags, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use tempfile::TempDir;
+use warren_network::{
+    DEFAULT_MTU, HostPort, LinuxNetwork, Network, NodeNetwork, NodeSettings, PublishedPort, TaskKey,
+    TaskNetwork,
+};
+
+/// The node's addresses on its link to the outside.
+pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+pub const NODE_TOO: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+/// The client's.
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
+pub const LOCALHOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 210, 1, 1);
+
+/// Longer than anything here takes, so that a hang becomes a failure.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub struct Lab {
+    pub network: LinuxNetwork,
+    pub run: Arc<RunDir>,
+    pub node: Space,
+    pub client: Space,
+}
+
+/// Runs a test on a node of its own: on a thread, and with a runtime, that live in the node's namespace.
+pub fn on_node<T, F>(test: T)
+where
+    T: FnOnce(Lab) -> F + Send + 'static,
+    F: Future<Output = ()>,
+{
+    let node = thread::spawn(move || {
+        let node = Space::enter_new();
+        let client = thread::spawn(Space::enter_new).join().unwrap();
+        node.join_to(&client);
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        // Kept here as well: a test that names only some fields of its lab drops the others at once.
+        let run = Arc::new(RunDir(tempfile::tempdir().unwrap()));
+        let lab = Lab { network: LinuxNetwork::new(run.path()), run: Arc::clone(&run), node, client };
+        runtime.block_on(test(lab));
+    });
+    if let Err(panic) = node.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+impl Lab {
+    /// A node with the given last bytes of tasks' addresses, attached and ready.
+    pub async fn with_tasks(&self, tasks: impl IntoIterator<Item = u8>) -> Vec<Space> {
+        self.network.ensure_node(&settings()).await.unwrap();
+        let mut spaces = Vec::new();
+        for last in tasks {
+            let path = self.network.ensure_task(&task(last)).await.unwrap();
+            spaces.push(Space::open(&path));
+        }
+        spaces
+    }
+
+    pub async fn publish(&self, ip: Option<Ipv4Addr>, host_port: u16, backends: &[(u8, u16)]) {
+        self.network.ensure_port(&published(ip, host_port, backends)).await.unwrap();
+    }
+
+    /// Waits until no process but this one is left in the node's namespace: an iptables that a killed agent
+    /// started goes on without it for some milliseconds.
+    pub async fn wait_for_orphans(&self) {
+        let inode =
+            |path: &Path| std::fs::metadata(path).map(|found| std::os::unix::fs::MetadataExt::ino(&found));
+        let own = std::os::unix::fs::MetadataExt::ino(&self.node.0.metadata().unwrap());
+        let limit = Instant::now() + PATIENCE;
+        let is_orphan = |process: &Path| {
+            let pid = process.file_name().unwrap().to_str().and_then(|name| name.parse::<u32>().ok());
+            let other = pid.is_some_and(|pid| pid != std::process::id());
+            other && inode(&process.join("ns/net")).is_ok_and(|found| found == own)
+        };
+        while std::fs::read_dir("/proc").unwrap().flatten().any(|entry| is_orphan(&entry.path())) {
+            assert!(Instant::now() < limit, "a process does not leave the node's namespace");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Everything that the kernel holds for the node, as text: links, addresses, routes, rules, chains,
+    /// namespaces.
+    pub fn inventory(&self) -> BTreeSet<String> {
+        let shown = [
+            ("ip", &["-o", "-4", "addr"] as &[&str]),
+            ("ip", &["-o", "-br", "link"]),
+            ("ip", &["-4", "route", "show", "table", "all"]),
+            ("ip", &["-4", "rule"]),
+            ("iptables-save", &[]),
+        ];
+        let mut lines = BTreeSet::new();
+        for (program, args) in shown {
+            let mut section = String::new();
+            // Order counts within a chain, so each line is noted with its table and place.
+            for line in self.node.command(program, args).lines().filter(|line| !line.starts_with('#')) {
+                if line.starts_with('*') {
+                    line.clone_into(&mut section);
+                }
+                let line = if line.starts_with(':') { line.split(" [").next().unwrap() } else { line };
+                // The kernel notices a moment after a link is made that it has a carrier: not part of the
+                // picture.
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let line =
+                    if args.contains(&"-br") { words[0].to_owned() } else { line.replace(" linkdown", "") };
+                lines.insert(format!("{program} {args:?} {section} {line}"));
+            }
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let run = self.run.path().to_str().unwrap();
+        lines.extend(mounts.lines().filter(|line| line.contains(run)).map(str::to_owned));
+        for entry in std::fs::read_dir(self.run.path().join("netns")).into_iter().flatten() {
+            lines.insert(format!("file {:?}", entry.unwrap().file_name()));
+        }
+        lines
+    }
+}
+
+pub fn settings() -> NodeSettings {
+    NodeSettings::new(vec!["10.210.0.0/16".parse().unwrap()], "10.210.1.0/24".parse().unwrap(), DEFAULT_MTU)
+        .unwrap()
+}
+
+pub fn address(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 210, 1, last)
+}
+
+pub fn key(last: u8) -> TaskKey {
+    TaskKey::parse(&format!("web.{last}")).unwrap()
+}
+
+pub fn task(last: u8) -> TaskNetwork {
+    TaskNetwork { task: key(last), address: address(last) }
+}
+
+pub fn host_port(ip: Option<Ipv4Addr>, port: u16) -> HostPort {
+    HostPort::new(ip, NonZeroU16::new(port).unwrap())
+}
+
+pub fn published(ip: Option<Ipv4Addr>, port: u16, backends: &[(u8, u16)]) -> PublishedPort {
+    let backends = backends.iter().map(|(last, port)| SocketAddrV4::new(address(*last), *port)).collect();
+    PublishedPort { at: host_port(ip, port), backends }
+}
+
+/// The node with some tasks and one published port.
+pub fn all(tasks: impl IntoIterator<Item = u8>, port: &PublishedPort) -> NodeNetwork {
+    let mut all = NodeNetwork::new(settings());
+    all.tasks = tasks.into_iter().map(|last| (key(last), address(last))).collect();
+    all.ports.insert(port.at, port.backends.clone());
+    all
+}
+
+/// The name of a task's link on the node.
+pub fn link(last: u8) -> String {
+    warren_network::wanted::link_name(&key(last))
+}
+
+/// A directory whose mounts are undone before it is removed, also when the test failed.
+pub struct RunDir(TempDir);
+
+impl RunDir {
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.path().join("netns")).into_iter().flatten().flatten() {
+            while umount2(&entry.path(), MntFlags::MNT_DETACH).is_ok() {}
+        }
+    }
+}
+
+/// A network namespace.
+#[derive(Clone)]
+pub struct Space(Arc<File>);
+
+impl Space {
+    /// Moves the calling thread into a new namespace, with its loopback up.
+    fn enter_new() -> Self {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        let space = Self::open(Path::new("/proc/thread-self/ns/net"));
+        space.command("ip", &["link", "set", "lo", "up"]);
+        space
+    }
+
+    pub fn open(path: &Path) -> Self {
+        Self(Arc::new(File::open(path).unwrap()))
+    }
+
+    /// Lays the cable between the node and the client; the client does not know the node's tasks.
+    fn join_to(&self, client: &Self) {
+        let theirs = format!("/proc/{}/fd/{}", std::process::id(), client.0.as_raw_fd());
+        let ip = |space: &Self, line: &str| {
+            space.command("ip", &line.split(' ').collect::<Vec<_>>());
+        };
+        ip(self, &format!("link add ext type veth peer name ext netns {theirs}"));
+        for (space, own) in [(self, NODE), (self, NODE_TOO), (client, CLIENT)] {
+            ip(space, &format!("addr add {own}/24 dev ext"));
+            ip(space, "link set ext up");
+        }
+        ip(self, &format!("route add default via {CLIENT}"));
+    }
+
+    /// Runs something on a thread in this namespace.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let inside = || {
+            setns(&*self.0, CloneFlags::CLONE_NEWNET).unwrap();
+            work()
+        };
+        thread::scope(|scope| scope.spawn(inside).join()).unwrap()
+    }
+
+    /// Runs a program in this namespace and returns what it printed; it must succeed.
+    pub fn command(&self, program: &str, args: &[&str]) -> String {
+        let output = self.run(|| Command::new(program).args(args).output().unwrap());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {args:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Connects and reads everything: the server's name and the address that it saw the client under.
+    pub fn ask(&self, ip: Ipv4Addr, port: u16) -> io::Result<String> {
+        self.run(|| {
+            let mut stream = TcpStream::connect_timeout(&SocketAddrV4::new(ip, port).into(), PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        })
+    }
+
+    /// Listens on a port, as soon as nobody has it any more: a program that is just being started, by any
+    /// other test, has copies of this process's sockets for a moment.
+    pub fn listen(&self, ip: Ipv4Addr, port: u16) -> TcpListener {
+        let limit = Instant::now() + PATIENCE;
+        self.run(|| {
+            loop {
+                match TcpListener::bind((ip, port)) {
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < limit => {}
+                    outcome => return outcome.unwrap(),
+                }
+                thread::yield_now();
+            }
+        })
+    }
+
+    /// Waits until nobody listens on a port, see [`Space::listen`].
+    pub fn wait_closed(&self, port: u16) {
+        let limit = Instant::now() + PATIENCE;
+        let local = format!(":{port:04X} ");
+        let listens = |line: &str| line.contains(&local) && line.contains(" 0A ");
+        let table = || std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+        while self.run(table).lines().any(listens) {
+            assert!(Instant::now() < limit, "port {port} stays in use");
+        }
+    }
+
+    /// Serves on a port until the server is dropped.
+    pub fn serve(&self, ip: Ipv4Addr, port: u16, name: &'static str) -> Server {
+        let listener = Arc::new(self.listen(ip, port));
+        let accepting = Arc::clone(&listener);
+        let thread = thread::spawn(move || {
+            while let Ok((mut stream, peer)) = accepting.accept() {
+                // A client that went away is not the server's business.
+                let _ = write!(stream, "{name} {}", peer.ip());
+            }
+        });
+        Server { listener, thread: Some(thread) }
+    }
+
+    /// Number of connection tracking entries.
+    pub fn conntrack_count(&self) -> usize {
+        let read = || std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").unwrap();
+        self.run(read).trim().parse().unwrap()
+    }
+}
+
+pub struct Server {
+    listener: Arc<TcpListener>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A listening socket that is shut down makes accept() return.
+        let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// A connection that is kept open.
+pub fn connect(space: &Space, ip: Ipv4Addr, port: u16) -> TcpStream {
+    let stream =
+        space.run(|| TcpStream::connect_timeout(&SocketAddrV4::new(ip, port).into(), PATIENCE).unwrap());
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Asserts that a connection is refused, and at once.
+pub fn assert_refused(space: &Space, ip: Ipv4Addr, port: u16) {
+    let start = Instant::now();
+    let refused = space.ask(ip, port).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "{ip}:{port}: {refused}");
+    assert!(start.elapsed() < Duration::from_millis(900), "refused only after a second attempt");
+}
+
+/// Asserts that two inventories are the same, and shows only what differs.
+pub fn assert_same(found: &BTreeSet<String>, expected: &BTreeSet<String>, when: &str) {
+    let extra: Vec<_> = found.difference(expected).collect();
+    let missing: Vec<_> = expected.difference(found).collect();
+    assert!(extra.is_empty() && missing.is_empty(), "{when}: too much: {extra:#?}, missing: {missing:#?}");
+}
+
+/// Without the lines that show indexes of links, which are new after a link was made anew.
+pub fn without_indexes(inventory: &BTreeSet<String>) -> BTreeSet<String> {
+    inventory.iter().map(|line| line.split("@if").next().unwrap().to_owned()).collect()
+}
+
+/// Closes both ways of a connection.
+pub fn close(stream: &TcpStream) {
+    stream.shutdown(Shutdown::Both).unwrap();
+}

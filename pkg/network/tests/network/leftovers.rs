@@ -1,0 +1,205 @@
+//! Nothing is left: after removal, after a kill at any point, after an agent that forgot everything.
+
+use std::collections::BTreeSet;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use warren_network::{LinuxNetwork, Network};
+
+use crate::lab::{
+    CLIENT, Lab, NODE, Space, all, assert_same, host_port, key, link, on_node, published, settings, task,
+    without_indexes,
+};
+
+/// Set for a process that shall work in a given run directory until it is killed.
+const VICTIM: &str = "WARREN_NETWORK_TEST_VICTIM";
+
+/// Rules of others, so that all tables exist before we come, and can be seen untouched after we went.
+fn rules_of_others(lab: &Lab) {
+    for rule in [
+        "-t raw -A PREROUTING -s 198.51.100.0/24 -j DROP",
+        "-t nat -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE",
+        "-t filter -N DOCKER",
+        "-t filter -A FORWARD -o docker0 -j DOCKER",
+    ] {
+        lab.node.command("iptables", &rule.split(' ').collect::<Vec<_>>());
+    }
+    lab.node.command("ip", &["link", "add", "wcstranger", "type", "veth", "peer", "name", "wcother"]);
+    lab.node.command("ip", &["route", "add", "unreachable", "10.99.0.0/16"]);
+}
+
+#[test]
+fn removal_leaves_the_node_as_it_was() {
+    on_node(|lab| async move {
+        rules_of_others(&lab);
+        let before = lab.inventory();
+        let tasks = lab.with_tasks([2, 3]).await;
+        let server = tasks[0].serve([0, 0, 0, 0].into(), 80, "two");
+        lab.publish(None, 8080, &[(2, 80), (3, 80)]).await;
+        lab.publish(None, 8081, &[(2, 80)]).await;
+        lab.publish(Some(NODE), 8082, &[]).await;
+        let with_two = lab.inventory();
+        assert_eq!(lab.client.ask(NODE, 8081).unwrap(), format!("two {CLIENT}"));
+        lab.network.ensure_task(&task(4)).await.unwrap();
+        lab.publish(None, 8083, &[(4, 80)]).await;
+        for _ in 0..2 {
+            lab.network.remove_port(host_port(None, 8083)).await.unwrap();
+            lab.network.remove_task(&key(4)).await.unwrap();
+            assert_same(&lab.inventory(), &with_two, "after removing a task");
+        }
+        drop(server);
+        for _ in 0..2 {
+            lab.network.remove_node().await.unwrap();
+            assert_same(&lab.inventory(), &before, "after removing the node");
+        }
+        assert_eq!(lab.node.conntrack_count(), 0);
+        assert!(!lab.run.path().join("netns").exists());
+        drop(lab.node.listen([0, 0, 0, 0].into(), 8080));
+    });
+}
+
+#[test]
+fn an_agent_that_remembers_nothing_removes_everything() {
+    on_node(|lab| async move {
+        let before = lab.inventory();
+        lab.with_tasks([2]).await;
+        lab.publish(None, 8080, &[(2, 80)]).await;
+        lab.node.command("ip", &["link", "add", "wc0123456789abc", "type", "veth", "peer", "name", "x"]);
+        LinuxNetwork::new(lab.run.path()).remove_node().await.unwrap();
+        // The base chains of the tables that did not exist before stay, empty.
+        let base = |line: &String| {
+            line.contains("iptables-save") && !line.contains("-A ") && !line.contains("WARREN")
+        };
+        let without_base = |lines: BTreeSet<String>| lines.into_iter().filter(|line| !base(line)).collect();
+        assert_same(&without_base(lab.inventory()), &without_base(before), "after removing the node");
+    });
+}
+
+#[test]
+fn half_made_tasks_are_completed() {
+    on_node(|lab| async move {
+        lab.with_tasks([]).await;
+        let (name, file) = (link(2), lab.run.path().join("netns/web.2"));
+        let path = file.to_str().unwrap();
+        let directory = file.parent().unwrap().to_str().unwrap();
+        let own = "/proc/thread-self/ns/net";
+        for state in [
+            format!("mkdir -p {directory}; touch {path}"),
+            format!("touch {path}; unshare --net mount --bind {own} {path}"),
+            format!("touch {path}; for n in 1 2; do unshare --net mount --bind {own} {path}; done"),
+            format!("ip link add {name} type veth peer name other"),
+            format!(
+                "touch {path}; unshare --net mount --bind {own} {path}; \
+                 nsenter --net={path} ip link add eth0 type veth peer name elsewhere"
+            ),
+        ] {
+            let state = state.replace("/proc/thread-self", "/proc/self");
+            lab.node.command("sh", &["-c", &state]);
+            let path = lab.network.ensure_task(&task(2)).await.unwrap();
+            let _server = Space::open(&path).serve([0, 0, 0, 0].into(), 80, "two");
+            assert_eq!(lab.node.ask(task(2).address, 80).unwrap(), "two 10.210.1.1", "{state}");
+            lab.network.remove_task(&key(2)).await.unwrap();
+            assert!(!file.exists() && !lab.inventory().iter().any(|line| line.contains(&name)), "{state}");
+        }
+    });
+}
+
+#[test]
+fn a_task_may_change_its_address() {
+    on_node(|lab| async move {
+        lab.with_tasks([2]).await;
+        let moved = warren_network::TaskNetwork { task: key(2), address: task(3).address };
+        let path = lab.network.ensure_task(&moved).await.unwrap();
+        let _server = Space::open(&path).serve([0, 0, 0, 0].into(), 80, "two");
+        assert_eq!(lab.node.ask(moved.address, 80).unwrap(), "two 10.210.1.1");
+        assert!(lab.node.ask(task(2).address, 80).is_err());
+        assert!(!lab.inventory().iter().any(|line| line.contains("10.210.1.2 ")));
+    });
+}
+
+/// Makes and removes tasks and ports: some rounds, or without end.
+async fn work(network: &LinuxNetwork, rounds: usize) {
+    for _ in 0..rounds {
+        network.ensure_node(&settings()).await.unwrap();
+        network.ensure_task(&task(2)).await.unwrap();
+        network.ensure_port(&published(None, 8080, &[(2, 80)])).await.unwrap();
+        network.ensure_task(&task(3)).await.unwrap();
+        network.ensure_port(&published(None, 8080, &[(2, 80), (3, 80)])).await.unwrap();
+        network.remove_port(host_port(None, 8080)).await.unwrap();
+        network.remove_task(&key(3)).await.unwrap();
+        network.remove_task(&key(2)).await.unwrap();
+        network.remove_node().await.unwrap();
+    }
+}
+
+#[test]
+fn work_in_rounds_leaves_nothing() {
+    if let Some(directory) = std::env::var_os(VICTIM) {
+        // Started by the test below, in its node's namespace.
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        return runtime.block_on(work(&LinuxNetwork::new(directory), usize::MAX));
+    }
+    on_node(|lab| async move {
+        rules_of_others(&lab);
+        let before = lab.inventory();
+        work(&lab.network, 2).await;
+        assert_same(&lab.inventory(), &before, "after removing the node");
+    });
+}
+
+/// A process that is killed at the latest when the test ends.
+struct Victim(Child);
+
+impl Victim {
+    fn start(lab: &Lab) -> Self {
+        let program = std::env::current_exe().unwrap();
+        let spawn = || {
+            Command::new(program)
+                .args(["--exact", "leftovers::work_in_rounds_leaves_nothing"])
+                .env(VICTIM, lab.run.path())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        };
+        Self(lab.node.run(spawn))
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_kill_at_any_point_is_repaired_and_removed() {
+    on_node(|lab| async move {
+        rules_of_others(&lab);
+        let before = lab.inventory();
+        let wanted = all([2], &published(None, 8080, &[(2, 80)]));
+        lab.network.ensure(&wanted).await.unwrap();
+        let whole = lab.inventory();
+        lab.network.remove_node().await.unwrap();
+        let mut half_done = 0;
+        for kill in 0..12_u64 {
+            let victim = Victim::start(&lab);
+            // Not a wait for anything: the moments of the kills, spread over more than one round.
+            tokio::time::sleep(Duration::from_millis(40 + kill * 37)).await;
+            drop(victim);
+            lab.wait_for_orphans().await;
+            half_done += usize::from(lab.inventory() != before);
+            let network = LinuxNetwork::new(lab.run.path());
+            if kill % 2 == 0 {
+                let pass = network.ensure(&wanted).await.unwrap();
+                assert!(pass.failed.is_empty(), "{:?}", pass.failed);
+                assert_same(&without_indexes(&lab.inventory()), &without_indexes(&whole), "after a repair");
+            }
+            network.remove_node().await.unwrap();
+            assert_same(&lab.inventory(), &before, "after removing the node");
+        }
+        assert!(half_done > 0, "no kill came while the victim was at work");
+    });
+}

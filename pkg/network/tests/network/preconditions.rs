@@ -1,0 +1,106 @@
+//! What is missing on a machine is said before anything is changed. Each case is a process of its own,
+//! because user, PATH and mounts belong to a process.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use warren_network::{LinuxNetwork, Network};
+
+use crate::lab::{assert_same, on_node};
+
+/// Set for a process that shall only check and print what is missing.
+const CHECK: &str = "WARREN_NETWORK_TEST_CHECK";
+
+#[test]
+fn a_machine_that_can_is_not_changed() {
+    if std::env::var_os(CHECK).is_some() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let missing = runtime.block_on(LinuxNetwork::new("/nonexistent").check()).unwrap_err();
+        return println!("<{missing}>");
+    }
+    on_node(|lab| async move {
+        // A new namespace has what the machine has, and that may forward already.
+        lab.node.run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap());
+        let before = lab.inventory();
+        lab.network.check().await.unwrap();
+        lab.network.check().await.unwrap();
+        assert_same(&lab.inventory(), &before, "after a check");
+        let forwarding = || std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
+        assert_eq!(lab.node.run(forwarding).trim(), "0");
+    });
+}
+
+/// Runs the check in a namespace of its own and returns what it says is missing.
+fn missing(prepare: impl FnOnce(&mut Command)) -> String {
+    let check = "a_machine_that_can_is_not_changed";
+    let mut command = Command::new("/usr/bin/unshare");
+    command.args(["--net", "--mount", "sh", "-c", "eval \"$PREPARE\"; exec \"$@\"", "sh"]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("preconditions::{check}"), "--nocapture"]).env(CHECK, "1");
+    prepare(&mut command);
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let said = text.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
+    said.unwrap_or_else(|| panic!("{text} {}", String::from_utf8_lossy(&output.stderr))).0.to_owned()
+}
+
+/// Writes a program that prints a line and ends with a status.
+fn program(directory: &Path, name: &str, line: &str, status: i32) {
+    let path = directory.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\necho '{line}'\nexit {status}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn who_is_not_root_is_told_so() {
+    // The test binary may lie where only root can read: it is opened before the user changes.
+    let program = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&program);
+    let copy =
+        tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir().unwrap();
+    let path = copy.path().join("check");
+    std::fs::copy(format!("/proc/self/fd/{fd}"), &path).unwrap();
+    let output = Command::new(&path)
+        .args(["--exact", "preconditions::a_machine_that_can_is_not_changed", "--nocapture"])
+        .env(CHECK, "1")
+        .uid(65534)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("container networks need root, but this process runs as uid 65534"), "{text}");
+}
+
+#[test]
+fn missing_and_old_programs_are_named() {
+    let path = tempfile::tempdir().unwrap();
+    let with_path = |command: &mut Command| {
+        let path = path.path().display().to_string();
+        command.env("PREPARE", format!("export PATH={path}"));
+    };
+    let said = missing(with_path);
+    assert!(
+        said.contains("\"iptables\" was not found") && said.contains("apt-get install iptables"),
+        "{said}"
+    );
+    program(path.path(), "iptables", "iptables v1.4.21", 0);
+    let said = missing(with_path);
+    assert!(said.contains("iptables 1.6.2 or newer is needed, found \"iptables v1.4.21\""), "{said}");
+    program(path.path(), "iptables", "iptables v1.8.9", 0);
+    let said = missing(with_path);
+    assert!(said.contains("\"iptables-restore\" was not found"), "{said}");
+    program(path.path(), "iptables", "iptables v1.8.9", 1);
+    let said = missing(with_path);
+    assert!(said.contains("`iptables --version` failed"), "{said}");
+}
+
+#[test]
+fn settings_that_cannot_be_written_are_named() {
+    let said = missing(|command| {
+        let off = "echo 0 >/proc/sys/net/ipv4/ip_forward";
+        let locked = "mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys";
+        command.env("PREPARE", format!("{off}; {locked}"));
+    });
+    assert!(said.contains("cannot set sysctl net.ipv4.ip_forward to 1"), "{said}");
+}

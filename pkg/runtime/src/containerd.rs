@@ -1,0 +1,200 @@
+//! The runtime on containerd 1.6 or later, over its gRPC socket.
+//!
+//! Order is what keeps this safe. The container record is made first, because it is what containerd's
+//! garbage collector follows; the file system second; the process last. Removal goes the other way. A call
+//! that creates a process is never dropped half-way: containerd would leave a supervisor behind that nobody
+//! ends.
+
+mod bundle;
+mod collect;
+mod create;
+mod events;
+mod look;
+mod process;
+mod record;
+mod remove;
+mod sweep;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use tokio::sync::{Notify, Semaphore};
+use tokio_stream::wrappers::BroadcastStream;
+use warren_image::{Connection, Images};
+
+use crate::cgroup::Hierarchies;
+use crate::container::{ContainerId, ContainerSpec, Exit, Found, Info, RuntimeEvent, Swept};
+use crate::error::Error;
+use crate::signal::Signal;
+use crate::spec::Host;
+use crate::{Result, Runtime};
+
+/// Calls that read or write one record.
+const RECORD: Duration = Duration::from_secs(10);
+/// Asking one process's supervisor. A stopped one never answers and must not hold up the others.
+const ASK: Duration = Duration::from_secs(5);
+/// Lists of everything.
+const LIST: Duration = Duration::from_secs(30);
+/// Creating a process. Never shorter: giving up makes containerd abandon a supervisor.
+const CREATE: Duration = Duration::from_secs(60);
+/// Starting a process, or deleting one together with its supervisor.
+const TURN: Duration = Duration::from_secs(30);
+
+/// Where containerd is and what of it is ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// containerd's socket.
+    pub socket: PathBuf,
+    /// The namespace that holds our images and containers, and nobody else's. Two nodes on one machine need
+    /// two, even with a containerd each: runc keeps its notes by namespace and container id alone.
+    pub namespace: String,
+    /// The plugin that keeps file systems.
+    pub snapshotter: String,
+    /// The cgroup under which containers get theirs. Two nodes on one machine need two, because empty ones
+    /// below it are swept.
+    pub cgroup_parent: String,
+}
+
+impl Settings {
+    /// The usual settings for a containerd at `socket`: namespace `warren`, `overlayfs`, cgroups under
+    /// `/warren`.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self {
+            socket: socket.into(),
+            namespace: "warren".to_owned(),
+            snapshotter: "overlayfs".to_owned(),
+            cgroup_parent: "/warren".to_owned(),
+        }
+    }
+}
+
+/// The runtime on containerd. Clones are the same runtime.
+#[derive(Clone)]
+pub struct Containerd {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: Settings,
+    connection: Connection,
+    images: Images,
+    cgroups: Hierarchies,
+    host: Host,
+    /// CPU is the limit of starts: more at once are slower in total, and the first comes much later.
+    starts: Arc<Semaphore>,
+    stops: Arc<Semaphore>,
+    announcer: Arc<events::Announcer>,
+    watch: watch::Watch,
+    /// A container was removed.
+    removed: Arc<Notify>,
+    _pump: watch::Running,
+    _collector: watch::Running,
+}
+
+impl Containerd {
+    /// A runtime on the containerd at `settings.socket`. It connects by itself, now or whenever containerd
+    /// comes up, and needs a tokio runtime around it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSpec`] when the namespace is no header value; [`Error::Failed`] without `/proc`.
+    pub fn new(settings: Settings) -> Result<Self> {
+        let connection = Connection::new(&settings.socket, &settings.namespace)
+            .map_err(|status| Error::invalid("namespace", status.message()))?;
+        let cgroups = Hierarchies::read().map_err(|error| Error::Failed {
+            action: "read the mount table".to_owned(),
+            reason: error.to_string(),
+        })?;
+        let host = Host { unified_cgroups: cgroups.is_unified(), limits_swap: cgroups.limits_swap() };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let images = Images::new(connection.clone(), &settings.snapshotter);
+        let announcer = Arc::new(events::Announcer::default());
+        let memory = events::Memory { cgroups: cgroups.clone(), parent: settings.cgroup_parent.clone() };
+        let pump = watch::Running::spawn(events::pump(connection.clone(), announcer.clone(), memory.clone()));
+        let watch = watch::Watch::new(connection.clone(), announcer.clone(), memory);
+        let removed = Arc::new(Notify::new());
+        // What a killed agent removed last may wait for a collection as well.
+        removed.notify_one();
+        let collector = watch::Running::spawn(collect::run(images.clone(), removed.clone()));
+        let shared = Shared {
+            settings,
+            connection,
+            images,
+            cgroups,
+            host,
+            starts: Arc::new(Semaphore::new((3 * cores).max(4))),
+            stops: Arc::new(Semaphore::new((2 * cores).max(4))),
+            announcer,
+            watch,
+            removed,
+            _pump: pump,
+            _collector: collector,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The images of the same namespace.
+    pub fn images(&self) -> &Images {
+        &self.shared.images
+    }
+}
+
+#[async_trait]
+impl Runtime for Containerd {
+    async fn info(&self) -> Result<Info> {
+        let version = self.shared.connection.version(ASK).await;
+        let version = version.map_err(|status| Error::of("ask for its version", &status))?;
+        Ok(Info { name: "containerd", version })
+    }
+
+    async fn list(&self) -> Result<Vec<Found>> {
+        self.shared.list().await
+    }
+
+    async fn inspect(&self, id: &ContainerId) -> Result<Option<Found>> {
+        self.shared.inspect(id).await
+    }
+
+    async fn ensure_created(&self, spec: &ContainerSpec) -> Result<()> {
+        self.shared.ensure_created(spec).await
+    }
+
+    async fn start(&self, id: &ContainerId) -> Result<u32> {
+        self.shared.start(id).await
+    }
+
+    async fn signal(&self, id: &ContainerId, signal: Signal) -> Result<bool> {
+        self.shared.signal(id, signal).await
+    }
+
+    async fn delete_process(&self, id: &ContainerId) -> Result<Option<Exit>> {
+        self.shared.delete_process(id).await
+    }
+
+    async fn remove(&self, id: &ContainerId) -> Result<()> {
+        self.shared.remove(id).await
+    }
+
+    async fn set_ledger(&self, id: &ContainerId, ledger: &str) -> Result<()> {
+        self.shared.set_ledger(id, ledger).await
+    }
+
+    fn events(&self) -> BoxStream<'static, RuntimeEvent> {
+        let received = BroadcastStream::new(self.shared.announcer.subscribe());
+        received.map(|event| event.unwrap_or(RuntimeEvent::Lost)).boxed()
+    }
+
+    async fn sweep_strays(&self) -> Result<Swept> {
+        self.shared.sweep_strays().await
+    }
+
+    async fn remove_node(&self) -> Result<()> {
+        // A cgroup that something lives in is left alone by the kernel.
+        self.shared.cgroups.remove_empty(Path::new(&self.shared.settings.cgroup_parent));
+        Ok(())
+    }
+}

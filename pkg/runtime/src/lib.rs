@@ -1,0 +1,109 @@
+//! The door to containers: one small trait, [`Runtime`], for a worker that asks what to do and does one
+//! thing at a time.
+//!
+//! [`containerd::Containerd`] drives containerd 1.6 and later; `fake::Fake` (feature `testing`) keeps
+//! containers in memory. One conformance suite holds both to the same behaviour. [`supervise`] runs a
+//! containerd of our own where the machine has none. containerd is the only ledger: nothing is remembered
+//! here that a restart would miss.
+//!
+//! It must never decide what should run, never report an exit that it did not see, and never remove what it
+//! did not make. Every call has a deadline, and every `ensure_*` and `remove` is harmless the second time.
+//!
+//! Start reading at [`Runtime`] and [`ContainerSpec`], then `containerd/create.rs`.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod cgroup;
+mod container;
+pub mod containerd;
+mod error;
+#[cfg(feature = "testing")]
+pub mod fake;
+mod pidfd;
+mod rootfs;
+mod signal;
+mod spec;
+pub mod supervise;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+
+pub use container::{
+    BindMount, ContainerId, ContainerSpec, Exit, Found, Info, Limits, Log, MAX_ASSIGNMENT, MIN_CPU,
+    MIN_MEMORY, Owner, Process, RuntimeEvent, Swept,
+};
+pub use error::Error;
+pub use signal::Signal;
+pub use warren_image::Reference;
+
+/// What this crate's operations return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Containers as a worker sees them. All of one object's containers live in one namespace that nobody else
+/// uses.
+#[async_trait]
+pub trait Runtime: Send + Sync + 'static {
+    /// The runtime's name and version, which proves that it answers.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] or [`Error::Timeout`] when it does not.
+    async fn info(&self) -> Result<Info>;
+
+    /// Every container of the namespace, also those that somebody else put there ([`Found::owner`] is then
+    /// `None`). A container whose process could not be asked about in time is listed as
+    /// [`Process::Unknown`].
+    async fn list(&self) -> Result<Vec<Found>>;
+
+    /// One container, or `None` when there is no record of it.
+    async fn inspect(&self, id: &ContainerId) -> Result<Option<Found>>;
+
+    /// Makes record, file system and process of a container, as far as they are missing; the process waits
+    /// for [`Runtime::start`]. A container that is created or running already is left as it is.
+    ///
+    /// # Errors
+    /// [`Error::ImageMissing`], [`Error::CommandNotFound`] and [`Error::InvalidSpec`] are the spec's fault;
+    /// [`Error::Conflict`] when the id belongs to something else or its process has ended and was not
+    /// deleted.
+    async fn ensure_created(&self, spec: &ContainerSpec) -> Result<()>;
+
+    /// Starts a created process and returns its pid; the pid of a running one.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] without a process, [`Error::Conflict`] when it has ended.
+    async fn start(&self, id: &ContainerId) -> Result<u32>;
+
+    /// Sends a signal to the container's first process. `false`: there was no process to get it.
+    async fn signal(&self, id: &ContainerId, signal: Signal) -> Result<bool>;
+
+    /// Deletes an ended or never started process and keeps record and file system, so that
+    /// [`Runtime::ensure_created`] can make a new one in place. Returns how it ended; `None` without a
+    /// process.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] while it runs.
+    async fn delete_process(&self, id: &ContainerId) -> Result<Option<Exit>>;
+
+    /// Removes process, record and file system, in that order, and whatever a half-done creation or removal
+    /// left.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] while its process runs: signal it first.
+    async fn remove(&self, id: &ContainerId) -> Result<()>;
+
+    /// Replaces the ledger, a short text of the caller's that outlives restarts of everything but the
+    /// container.
+    async fn set_ledger(&self, id: &ContainerId, ledger: &str) -> Result<()>;
+
+    /// What happens from now on. Events are hints: they may come twice, late or not at all, so look before
+    /// acting. [`RuntimeEvent::Lost`] means that some may be missing, [`RuntimeEvent::Resumed`] that it is
+    /// time to list.
+    fn events(&self) -> BoxStream<'static, RuntimeEvent>;
+
+    /// Removes what a killed agent or runtime left behind and no container owns: for the start of an agent.
+    async fn sweep_strays(&self) -> Result<Swept>;
+
+    /// Removes what all containers together stood in, once there is none left: for the end of a node.
+    async fn remove_node(&self) -> Result<()>;
+}

@@ -1,0 +1,42 @@
+//! What a container runs, and its environment: the spec's wishes over the image's, by Docker's rules.
+
+use warren_image::RunConfig;
+
+use crate::container::ContainerSpec;
+use crate::error::Error;
+
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The words of the command. Replacing the entrypoint drops the image's arguments: they were meant for the
+/// old one.
+///
+/// # Errors
+/// [`Error::InvalidSpec`] when nothing is left to run.
+pub(crate) fn words(spec: &ContainerSpec, image: &RunConfig) -> Result<Vec<String>, Error> {
+    let (entrypoint, inherited) = match &spec.command {
+        Some(command) => (command, &Vec::new()),
+        None => (&image.entrypoint, &image.cmd),
+    };
+    let arguments = spec.args.as_ref().unwrap_or(inherited);
+    let words: Vec<String> = entrypoint.iter().chain(arguments).cloned().collect();
+    match words.first() {
+        Some(first) if !first.is_empty() => Ok(words),
+        _ => Err(Error::invalid("command", "it is empty and the image does not name one")),
+    }
+}
+
+/// `NAME=value` pairs, each name once, in the order in which names first appear.
+pub(super) fn environment(hostname: &str, image: &RunConfig, overrides: &[(String, String)]) -> Vec<String> {
+    let defaults =
+        [("PATH".to_owned(), DEFAULT_PATH.to_owned()), ("HOSTNAME".to_owned(), hostname.to_owned())];
+    let of_image = image.env.iter().filter_map(|pair| pair.split_once('='));
+    let of_image = of_image.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let mut merged: Vec<(String, String)> = Vec::new();
+    for (name, value) in defaults.into_iter().chain(of_image).chain(overrides.iter().cloned()) {
+        match merged.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, old)) => *old = value,
+            None => merged.push((name, value)),
+        }
+    }
+    merged.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+}

@@ -1,0 +1,18 @@
+//! The runtime on a real, private containerd, and its fake beside it. Needs root, containerd, runc and a
+//! static busybox.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "suite/world.rs"]
+mod world;
+
+#[path = "suite/conformance.rs"]
+mod conformance;
+#[path = "suite/images.rs"]
+mod images;
+#[path = "suite/inside.rs"]
+mod inside;
+#[path = "suite/recovery.rs"]
+mod recovery;
+#[path = "suite/supervision.rs"]
+mod supervision;

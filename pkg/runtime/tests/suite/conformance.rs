@@ -1,0 +1,303 @@
+//! One suite for every implementation of the door.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use warren_runtime::fake::{Failure, Fake, Fault, Operation, Script};
+use warren_runtime::{ContainerSpec, Error, Log, Owner, Process, Reference, Runtime, RuntimeEvent, Signal};
+use warren_types::MilliCpu;
+
+use crate::world::{self, IMAGE, World, event, eventually, exited, id, process, spec, stopped};
+
+/// What a container of the suite does once started.
+#[derive(Clone, Copy)]
+enum Program {
+    /// Runs until asked to end, then ends with 143.
+    Sleeps,
+    /// Runs until killed.
+    Stubborn,
+    /// Ends at once with this code.
+    Ends(u32),
+    /// Is not in the image.
+    Missing,
+}
+
+/// An implementation under test.
+#[async_trait]
+trait Subject: Sync {
+    fn runtime(&self) -> &dyn Runtime;
+    /// A spec whose container behaves as `program` says.
+    fn spec(&self, name: &str, program: Program) -> ContainerSpec;
+    /// Waits until a started program is ready to be asked to end.
+    async fn ready(&self, spec: &ContainerSpec);
+}
+
+#[async_trait]
+impl Subject for World {
+    fn runtime(&self) -> &dyn Runtime {
+        &self.runtime
+    }
+
+    fn spec(&self, name: &str, program: Program) -> ContainerSpec {
+        let ends;
+        let script = match program {
+            Program::Sleeps => "trap 'exit 143' TERM; echo ready; while :; do sleep 100 & wait $!; done",
+            Program::Stubborn => "trap '' TERM; echo ready; while :; do sleep 100; done",
+            Program::Ends(code) => {
+                ends = format!("exit {code}");
+                &ends
+            }
+            Program::Missing => return spec(name, &["/no/such/program"]),
+        };
+        let log = Log::File(self.containerd.dir().join(format!("{name}.log")));
+        ContainerSpec { log, ..spec(name, &["sh", "-c", script]) }
+    }
+
+    /// Until its traps are set, the first process of a container does not hear SIGTERM at all.
+    async fn ready(&self, spec: &ContainerSpec) {
+        let Log::File(log) = &spec.log else { return };
+        let said = || async { std::fs::read_to_string(log).is_ok_and(|text| text.contains("ready")) };
+        eventually("the program is ready", said).await;
+        std::fs::remove_file(log).unwrap();
+    }
+}
+
+#[async_trait]
+impl Subject for Fake {
+    fn runtime(&self) -> &dyn Runtime {
+        self
+    }
+
+    fn spec(&self, name: &str, program: Program) -> ContainerSpec {
+        let script = match program {
+            Program::Sleeps => Script::default(),
+            Program::Stubborn => Script { ignores_signals: true, ..Script::default() },
+            Program::Ends(code) => Script { exit_after: Some((Duration::ZERO, code)), ..Script::default() },
+            Program::Missing => {
+                let create_error = Some(Failure::CommandNotFound("/no/such/program".into()));
+                Script { create_error, ..Script::default() }
+            }
+        };
+        self.script_container(&id(name), script);
+        spec(name, &["/program"])
+    }
+
+    async fn ready(&self, _: &ContainerSpec) {}
+}
+
+async fn suite(subject: &dyn Subject) {
+    a_life_twice_over(subject).await;
+    ends_are_told(subject).await;
+    bad_specs_are_refused(subject).await;
+    states_that_do_not_fit_are_conflicts(subject).await;
+    a_stubborn_program_is_killed(subject).await;
+    what_was_given_comes_back(subject).await;
+    assert_eq!(subject.runtime().list().await.unwrap(), []);
+    assert!(subject.runtime().sweep_strays().await.unwrap().is_empty());
+    for _twice in 0..2 {
+        subject.runtime().remove_node().await.unwrap();
+    }
+}
+
+async fn a_life_twice_over(subject: &dyn Subject) {
+    let runtime = subject.runtime();
+    let spec = subject.spec("life", Program::Sleeps);
+    let mut events = runtime.events();
+    for attempt in [1, 2] {
+        let owner = Owner { attempt, ..spec.owner.clone() };
+        let spec = ContainerSpec { owner: owner.clone(), ..spec.clone() };
+        for _twice in 0..2 {
+            runtime.ensure_created(&spec).await.unwrap();
+            assert!(matches!(process(runtime, &spec.id).await, Process::Created { .. }));
+        }
+        let pid = runtime.start(&spec.id).await.unwrap();
+        assert_eq!(runtime.start(&spec.id).await.unwrap(), pid, "starting twice is starting once");
+        runtime.ensure_created(&spec).await.unwrap();
+        let found = runtime.inspect(&spec.id).await.unwrap().unwrap();
+        assert_eq!(found.process, Process::Running { pid });
+        assert_eq!(found.owner, Some(owner));
+        assert_eq!(
+            found.ledger,
+            if attempt == 1 { "" } else { "restarts=1" },
+            "the ledger outlives the process"
+        );
+        assert_eq!(runtime.list().await.unwrap(), [found]);
+        runtime.set_ledger(&spec.id, "restarts=1").await.unwrap();
+
+        subject.ready(&spec).await;
+        assert!(runtime.signal(&spec.id, Signal::TERM).await.unwrap());
+        assert_eq!(exited(&mut events, &spec.id).await.code, 143);
+        let exit = stopped(runtime, &spec.id).await;
+        assert_eq!((exit.code, exit.out_of_memory), (143, false));
+        assert_eq!(exit.signal(), Some(Signal::TERM));
+        assert!(!runtime.signal(&spec.id, Signal::KILL).await.unwrap(), "nobody is there to get it");
+        assert_eq!(runtime.delete_process(&spec.id).await.unwrap().unwrap().code, 143);
+        assert_eq!(runtime.delete_process(&spec.id).await.unwrap(), None);
+        let found = runtime.inspect(&spec.id).await.unwrap().unwrap();
+        assert!(found.process == Process::None && found.snapshot);
+    }
+    for _twice in 0..2 {
+        runtime.remove(&spec.id).await.unwrap();
+        assert_eq!(runtime.inspect(&spec.id).await.unwrap(), None);
+    }
+}
+
+async fn ends_are_told(subject: &dyn Subject) {
+    let runtime = subject.runtime();
+    let mut events = runtime.events();
+    for code in [0, 7] {
+        let spec = subject.spec(&format!("ends-{code}"), Program::Ends(code));
+        runtime.ensure_created(&spec).await.unwrap();
+        runtime.start(&spec.id).await.unwrap();
+        assert_eq!(exited(&mut events, &spec.id).await.code, code);
+        assert_eq!(stopped(runtime, &spec.id).await.code, code);
+        runtime.remove(&spec.id).await.unwrap();
+    }
+    let again = world::drain(&mut events);
+    assert!(!again.iter().any(|event| matches!(event, RuntimeEvent::Exited { .. })), "each end is told once");
+}
+
+async fn bad_specs_are_refused(subject: &dyn Subject) {
+    let runtime = subject.runtime();
+    let image = Reference::parse("nothere:1").unwrap();
+    let absent = ContainerSpec { image, ..subject.spec("absent", Program::Sleeps) };
+    let error = runtime.ensure_created(&absent).await.unwrap_err();
+    assert!(
+        matches!(&error, Error::ImageMissing { reference } if reference.ends_with("nothere:1")),
+        "{error}"
+    );
+    let mut small = subject.spec("small", Program::Sleeps);
+    small.limits.cpu = Some(MilliCpu(1));
+    let error = runtime.ensure_created(&small).await.unwrap_err();
+    assert!(matches!(&error, Error::InvalidSpec { field, .. } if field == "limits.cpu"), "{error}");
+    assert_eq!(runtime.list().await.unwrap(), [], "a refusal makes nothing");
+
+    let missing = subject.spec("missing", Program::Missing);
+    for _twice in 0..2 {
+        let error = runtime.ensure_created(&missing).await.unwrap_err();
+        assert!(!error.is_transient(), "{error}");
+        assert!(
+            matches!(&error, Error::CommandNotFound { command, .. } if command == "/no/such/program"),
+            "{error}"
+        );
+    }
+    assert_eq!(process(runtime, &missing.id).await, Process::None);
+    assert!(matches!(runtime.start(&missing.id).await.unwrap_err(), Error::NotFound { what: "process", .. }));
+    runtime.remove(&missing.id).await.unwrap();
+}
+
+async fn states_that_do_not_fit_are_conflicts(subject: &dyn Subject) {
+    let runtime = subject.runtime();
+    let spec = subject.spec("fits", Program::Sleeps);
+    let conflict = |result: Result<(), Error>| {
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::Conflict { .. }) && !error.is_transient(), "{error}");
+    };
+    assert!(!runtime.signal(&spec.id, Signal::TERM).await.unwrap());
+    assert_eq!(runtime.delete_process(&spec.id).await.unwrap(), None);
+    assert!(matches!(runtime.start(&spec.id).await.unwrap_err(), Error::NotFound { .. }));
+    let error = runtime.set_ledger(&spec.id, "x").await.unwrap_err();
+    assert!(matches!(error, Error::NotFound { what: "record", .. }), "{error}");
+
+    runtime.ensure_created(&spec).await.unwrap();
+    let stranger = Owner { task: "another".into(), ..spec.owner.clone() };
+    conflict(runtime.ensure_created(&ContainerSpec { owner: stranger, ..spec.clone() }).await);
+    let changed = Owner { spec_hash: "changed".into(), ..spec.owner.clone() };
+    conflict(runtime.ensure_created(&ContainerSpec { owner: changed, ..spec.clone() }).await);
+    let pid = runtime.start(&spec.id).await.unwrap();
+    conflict(runtime.delete_process(&spec.id).await.map(|_| ()));
+    conflict(runtime.remove(&spec.id).await);
+    assert_eq!(process(runtime, &spec.id).await, Process::Running { pid }, "a refused removal harms nothing");
+    runtime.signal(&spec.id, Signal::KILL).await.unwrap();
+    assert_eq!(stopped(runtime, &spec.id).await.code, 137);
+    conflict(runtime.ensure_created(&spec).await);
+    conflict(runtime.start(&spec.id).await.map(|_| ()));
+    runtime.remove(&spec.id).await.unwrap();
+
+    runtime.ensure_created(&spec).await.unwrap();
+    runtime.remove(&spec.id).await.expect("a process that was never started is in nobody's way");
+    assert_eq!(runtime.inspect(&spec.id).await.unwrap(), None);
+}
+
+async fn a_stubborn_program_is_killed(subject: &dyn Subject) {
+    let runtime = subject.runtime();
+    let (stubborn, meek) =
+        (subject.spec("stubborn", Program::Stubborn), subject.spec("meek", Program::Sleeps));
+    for spec in [&stubborn, &meek] {
+        runtime.ensure_created(spec).await.unwrap();
+        runtime.start(&spec.id).await.unwrap();
+        subject.ready(spec).await;
+    }
+    // By the time that the meek one has ended, the other has had the same time to do so.
+    for spec in [&stubborn, &meek] {
+        assert!(runtime.signal(&spec.id, Signal::TERM).await.unwrap());
+    }
+    stopped(runtime, &meek.id).await;
+    assert!(matches!(process(runtime, &stubborn.id).await, Process::Running { .. }));
+    assert!(runtime.signal(&stubborn.id, Signal::KILL).await.unwrap());
+    assert_eq!(stopped(runtime, &stubborn.id).await.signal(), Some(Signal::KILL));
+    for spec in [&stubborn, &meek] {
+        runtime.remove(&spec.id).await.unwrap();
+    }
+}
+
+async fn what_was_given_comes_back(subject: &dyn Subject) {
+    let runtime = subject.runtime();
+    let labels = [("cluster".to_owned(), "blue".to_owned())].into();
+    let stop_signal = Signal::parse("QUIT");
+    let assignment = (0..16_384u32).map(|n| n as u8).collect();
+    let spec = ContainerSpec { labels, stop_signal, assignment, ..subject.spec("given", Program::Sleeps) };
+    runtime.ensure_created(&spec).await.unwrap();
+    let found = runtime.inspect(&spec.id).await.unwrap().unwrap();
+    assert_eq!(found.labels, spec.labels);
+    assert_eq!(found.assignment, spec.assignment);
+    assert_eq!(Some(found.stop_signal), stop_signal);
+    assert_eq!(found.image, IMAGE);
+    runtime.remove(&spec.id).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn containerd_conforms() {
+    let world = World::start().await;
+    let info = world.runtime.info().await.unwrap();
+    assert!(info.name == "containerd" && !info.version.is_empty(), "{info:?}");
+    suite(&world).await;
+    world.assert_clean().await;
+}
+
+#[tokio::test]
+async fn the_fake_conforms() {
+    let fake = Fake::new();
+    fake.add_image(&Reference::parse(IMAGE).unwrap());
+    suite(&fake).await;
+}
+
+#[tokio::test]
+async fn the_fakes_faults_come_as_ordered() {
+    let fake = Fake::new();
+    fake.add_image(&Reference::parse(IMAGE).unwrap());
+    let mut events = fake.events();
+    let spec = Subject::spec(&fake, "a", Program::Sleeps);
+    fake.fail_next(Operation::EnsureCreated, Fault::Before(Failure::Timeout));
+    fake.fail_next(Operation::EnsureCreated, Fault::After(Failure::Unavailable));
+    assert!(fake.ensure_created(&spec).await.unwrap_err().is_transient());
+    assert_eq!(fake.inspect(&spec.id).await.unwrap(), None, "it failed before it took effect");
+    assert!(matches!(fake.ensure_created(&spec).await.unwrap_err(), Error::Unavailable { .. }));
+    assert!(matches!(process(&fake, &spec.id).await, Process::Created { .. }), "only its answer was lost");
+    fake.ensure_created(&spec).await.unwrap();
+    assert_eq!(fake.calls(Operation::EnsureCreated), 3);
+
+    fake.start(&spec.id).await.unwrap();
+    fake.set_reachable(false);
+    assert!(matches!(fake.list().await.unwrap_err(), Error::Unavailable { .. }));
+    assert!(fake.end_process(&spec.id, 137, true), "containers live and die without the runtime");
+    fake.set_reachable(true);
+    event(&mut events, |event| (event == RuntimeEvent::Lost).then_some(())).await;
+    event(&mut events, |event| matches!(event, RuntimeEvent::OutOfMemory { .. }).then_some(())).await;
+    assert!(exited(&mut events, &spec.id).await.out_of_memory);
+    event(&mut events, |event| (event == RuntimeEvent::Resumed).then_some(())).await;
+    assert!(fake.clone().lose_process(&spec.id));
+    assert_eq!(process(&fake, &spec.id).await, Process::None);
+    assert!(fake.orphan(&spec.id));
+    assert_eq!(fake.sweep_strays().await.unwrap().tasks, ["a"]);
+}

@@ -1,0 +1,155 @@
+//! What the tests share: a tiny image, specs, waiting for conditions.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use warren_image::build::Builder;
+use warren_image::{ImportOptions, Imported};
+use warren_runtime::containerd::Containerd;
+use warren_runtime::testing::PrivateContainerd;
+use warren_runtime::{
+    ContainerId, ContainerSpec, Exit, Limits, Log, Owner, Process, Reference, Runtime, RuntimeEvent,
+};
+
+pub const IMAGE: &str = "docker.io/library/tiny:1";
+const PATIENCE: Duration = Duration::from_secs(20);
+const APPLETS: [&str; 16] = [
+    "sh", "sleep", "cat", "id", "env", "hostname", "tail", "unshare", "echo", "pwd", "grep", "ls", "mount",
+    "touch", "true", "nslookup",
+];
+
+/// A private containerd with the tiny image and a runtime on it.
+pub struct World {
+    pub runtime: Containerd,
+    pub containerd: PrivateContainerd,
+}
+
+impl World {
+    pub async fn start() -> Self {
+        let containerd = PrivateContainerd::start().await;
+        let runtime = Containerd::new(containerd.settings()).unwrap();
+        import(&runtime, containerd.dir(), tiny(IMAGE).oci_archive().unwrap()).await.unwrap();
+        Self { runtime, containerd }
+    }
+
+    /// Nothing of containers is left: records, file systems, processes, supervisors, mounts, cgroups.
+    pub async fn assert_clean(&self) {
+        assert_eq!(self.runtime.list().await.unwrap(), []);
+        eventually("nothing is left", || async { self.containerd.leftovers().is_empty() }).await;
+        let swept = self.runtime.sweep_strays().await.unwrap();
+        assert!(swept.is_empty(), "{swept:?}");
+    }
+}
+
+/// busybox and the files that tests look at.
+pub fn tiny(name: &str) -> Builder {
+    let busybox = std::fs::read("/bin/busybox").expect("package busybox-static is installed");
+    let mut image =
+        Builder::new(name).dir("bin", 0o755).dir("etc", 0o755).file("bin/busybox", 0o755, busybox);
+    for applet in APPLETS {
+        image = image.link(&format!("bin/{applet}"), "busybox");
+    }
+    image
+        .file("etc/passwd", 0o644, "root:x:0:0::/:/bin/sh\nweb:x:33:44::/:/bin/sh\n")
+        .file("etc/group", 0o644, "root:x:0:\nweb:x:44:\nlogs:x:55:web\n")
+        .file("etc/data", 0o644, "no program")
+        .config("Cmd", vec!["sleep", "100000"])
+        .config("Env", vec!["FROM_IMAGE=yes"])
+}
+
+pub async fn import(
+    runtime: &Containerd,
+    spool_dir: &Path,
+    archive: Vec<u8>,
+) -> Result<Vec<Imported>, warren_image::Error> {
+    let options = ImportOptions { spool_dir: spool_dir.to_owned(), max_bytes: 64 << 20, name: None };
+    runtime.images().import(&archive[..], options).await
+}
+
+pub fn id(text: &str) -> ContainerId {
+    ContainerId::parse(text).unwrap()
+}
+
+pub fn spec(name: &str, command: &[&str]) -> ContainerSpec {
+    ContainerSpec {
+        id: id(name),
+        owner: Owner { task: format!("task-{name}"), attempt: 1, spec_hash: "hash".into() },
+        image: Reference::parse(IMAGE).unwrap(),
+        command: Some(command.iter().map(|word| (*word).to_owned()).collect()),
+        args: None,
+        env: Vec::new(),
+        hostname: "inside".into(),
+        limits: Limits::default(),
+        netns: None,
+        mounts: Vec::new(),
+        log: Log::Discard,
+        assignment: b"assigned".to_vec(),
+        labels: BTreeMap::new(),
+        stop_signal: None,
+    }
+}
+
+pub async fn process(runtime: &dyn Runtime, id: &ContainerId) -> Process {
+    runtime.inspect(id).await.unwrap().expect("there is a record").process
+}
+
+/// Waits for a condition.
+#[track_caller]
+pub fn eventually<F, Fut>(what: &str, condition: F) -> impl Future<Output = ()>
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = bool>,
+{
+    let deadline = Instant::now() + PATIENCE;
+    let place = std::panic::Location::caller();
+    async move {
+        while !condition().await {
+            assert!(Instant::now() < deadline, "{place}: still waiting until {what}");
+            // Between two looks; the loop has a deadline.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+pub async fn stopped(runtime: &dyn Runtime, id: &ContainerId) -> Exit {
+    eventually(&format!("{id} has stopped"), || async {
+        matches!(process(runtime, id).await, Process::Stopped(_))
+    })
+    .await;
+    match process(runtime, id).await {
+        Process::Stopped(exit) => exit,
+        other => panic!("{id} was stopped and is now {other:?}"),
+    }
+}
+
+/// Waits for an event that `pick` wants; others pass by.
+pub async fn event<T>(
+    events: &mut BoxStream<'static, RuntimeEvent>,
+    pick: impl Fn(RuntimeEvent) -> Option<T>,
+) -> T {
+    let wanted = async {
+        loop {
+            let event = events.next().await.expect("events never end");
+            if let Some(picked) = pick(event) {
+                return picked;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, wanted).await.expect("the event comes in time")
+}
+
+pub async fn exited(events: &mut BoxStream<'static, RuntimeEvent>, wanted: &ContainerId) -> Exit {
+    let pick = |event| match event {
+        RuntimeEvent::Exited { id, exit } if id == *wanted => Some(exit),
+        _ => None,
+    };
+    event(events, pick).await
+}
+
+/// The events that have already come.
+pub fn drain(events: &mut BoxStream<'static, RuntimeEvent>) -> Vec<RuntimeEvent> {
+    std::iter::from_fn(|| events.next().now_or_never().flatten()).collect()
+}

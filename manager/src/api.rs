@@ -1,0 +1,45 @@
+//! What people and tools ask of a manager: one file per noun, one table of who may ask what.
+//!
+//! Handlers parse, read a snapshot or propose a command, and show; they decide nothing. Start reading at [`access`]
+//! (who may), then [`services`].
+
+pub mod access;
+pub mod cluster;
+pub mod images;
+pub mod nodes;
+pub mod paging;
+pub mod problem;
+pub mod services;
+pub mod tasks;
+pub mod view;
+pub mod watch;
+
+use std::sync::{Arc, RwLock};
+
+use warren_control::{Loops, Shutdown};
+
+use crate::controllers::Refusals;
+use crate::session::{Registry, Streams};
+use crate::stamp::Stamp;
+use crate::store::Store;
+
+/// What every handler may use. Cheap to clone.
+#[derive(Clone)]
+pub struct Api {
+    /// The replicated state.
+    pub store: Store,
+    /// Who is connected, and what they said that is not replicated.
+    pub registry: Registry,
+    /// Streams that workers dial on request.
+    pub streams: Streams,
+    /// Why tasks are not placed.
+    pub refusals: Refusals,
+    /// Background loops of this process: the manager's, and those of a worker beside it.
+    pub loops: Arc<RwLock<Vec<Loops>>>,
+    /// The time that commands are stamped with.
+    pub clock: Stamp,
+    /// Ends what goes on behind answered requests.
+    pub shutdown: Shutdown,
+    /// This manager's own id.
+    pub manager: String,
+}

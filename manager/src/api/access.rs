@@ -1,0 +1,123 @@
+//! Who may call what: the role × method table, in one place, and the layer that holds every call to it.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tonic::{Request, Status};
+use tower::{Layer, Service};
+use warren_security::{Peer, Role};
+use warren_types::NodeId;
+
+/// Least that a caller must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// May look.
+    Viewer,
+    /// May change.
+    Admin,
+    /// Is a node's agent.
+    Worker,
+}
+
+/// Every method there is. What is not listed is refused.
+pub const METHODS: [(&str, Need); 15] = [
+    ("/warren.v1.Services/Create", Need::Admin),
+    ("/warren.v1.Services/Get", Need::Viewer),
+    ("/warren.v1.Services/List", Need::Viewer),
+    ("/warren.v1.Services/Scale", Need::Admin),
+    ("/warren.v1.Services/Remove", Need::Admin),
+    ("/warren.v1.Tasks/Get", Need::Viewer),
+    ("/warren.v1.Tasks/List", Need::Viewer),
+    ("/warren.v1.Nodes/Get", Need::Viewer),
+    ("/warren.v1.Nodes/List", Need::Viewer),
+    ("/warren.v1.Cluster/Info", Need::Viewer),
+    ("/warren.v1.Cluster/Loops", Need::Viewer),
+    ("/warren.v1.Cluster/Watch", Need::Viewer),
+    ("/warren.v1.Images/Import", Need::Admin),
+    ("/warren.v1.Sessions/Establish", Need::Worker),
+    ("/warren.v1.Sessions/Attach", Need::Worker),
+];
+
+/// Whether `peer` may call `path`.
+///
+/// # Errors
+/// `Unauthenticated` without a certificate, `PermissionDenied` with one of another role, `Unimplemented` for a
+/// method that does not exist.
+pub fn allow(peer: &Peer, path: &str) -> Result<(), Status> {
+    let role = match peer {
+        Peer::Certificate { identity, .. } => identity.role(),
+        // The socket's file mode lets in root and the group that administers this machine.
+        Peer::Local { .. } => Role::Admin,
+        Peer::Anonymous { .. } => {
+            return Err(Status::unauthenticated("a client certificate of this cluster is needed"));
+        }
+    };
+    let Some((_, need)) = METHODS.iter().find(|(method, _)| *method == path) else {
+        return Err(Status::unimplemented(format!("there is no method {path}")));
+    };
+    let allowed = match need {
+        Need::Viewer => matches!(role, Role::Viewer | Role::Admin),
+        Need::Admin => role == Role::Admin,
+        Need::Worker => role == Role::Worker,
+    };
+    let denied = || Status::permission_denied(format!("{path} needs the role {need:?}, this is a {role:?}"));
+    allowed.then_some(()).ok_or_else(denied)
+}
+
+/// The node whose agent is calling, by its certificate.
+///
+/// # Errors
+/// The caller is not a worker.
+pub fn worker_of<T>(request: &Request<T>) -> Result<NodeId, Status> {
+    match request.extensions().get::<Peer>() {
+        Some(Peer::Certificate { identity, .. }) if identity.role() == Role::Worker => identity
+            .id()
+            .parse()
+            .map_err(|e| Status::unauthenticated(format!("the certificate's node id: {e}"))),
+        _ => Err(Status::permission_denied("only a node's agent may call this")),
+    }
+}
+
+/// Holds every call to the table before any handler sees it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AccessLayer;
+
+/// See [`AccessLayer`].
+#[derive(Debug, Clone)]
+pub struct Access<S> {
+    inner: S,
+}
+
+impl<S> Layer<S> for AccessLayer {
+    type Service = Access<S>;
+
+    fn layer(&self, inner: S) -> Access<S> {
+        Access { inner }
+    }
+}
+
+impl<S, B> Service<http::Request<B>> for Access<S>
+where
+    S: Service<http::Request<B>, Response = http::Response<tonic::body::Body>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let unknown = || Err(Status::unauthenticated("the connection does not say who is calling"));
+        let peer = request.extensions().get::<Peer>();
+        match peer.map_or_else(unknown, |peer| allow(peer, request.uri().path())) {
+            Ok(()) => Box::pin(self.inner.call(request)),
+            Err(status) => {
+                let response = status.into_http();
+                Box::pin(async move { Ok(response) })
+            }
+        }
+    }
+}

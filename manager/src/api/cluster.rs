@@ -1,0 +1,77 @@
+//! The cluster as a whole: what it is, its background loops, what changes.
+
+use std::sync::PoisonError;
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+use warren_control::{LoopState, LoopStatus, Loops};
+use warren_proto::v1::{self, cluster_server};
+use warren_types::NodeStatus;
+
+use super::Api;
+use super::problem::status_of;
+use super::watch::{BUFFER, Watcher};
+
+#[tonic::async_trait]
+impl cluster_server::Cluster for Api {
+    type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
+
+    async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
+        let published = self.store.read();
+        let state = &published.state;
+        let cluster = state.cluster().ok_or_else(|| Status::unavailable("the cluster is being created"))?;
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Ok(Response::new(v1::InfoResponse {
+            cluster_id: cluster.id.to_string(),
+            manager_id: self.manager.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            leader: published.role.leader,
+            term: published.role.term,
+            applied_index: published.index,
+            log_bytes_written: published.log.bytes,
+            log_writes: published.log.writes,
+            services: count(state.services().count()),
+            tasks: count(state.task_count()),
+            nodes: count(state.nodes().count()),
+            nodes_ready: count(state.nodes().filter(|node| node.status == NodeStatus::Ready).count()),
+            ranges: cluster.ranges.iter().map(ToString::to_string).collect(),
+            created_at: cluster.created_at.0,
+            tasks_running: state.services().map(|service| state.counts(&service.id).running).sum(),
+        }))
+    }
+
+    async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
+        let registries = self.loops.read().unwrap_or_else(PoisonError::into_inner);
+        let loops = registries.iter().flat_map(Loops::snapshot).map(show_loop);
+        Ok(Response::new(v1::LoopsResponse { loops: loops.collect() }))
+    }
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let request = request.into_inner();
+        let published = self.store.read();
+        let service = (!request.service.is_empty())
+            .then(|| published.state.find_service(&request.service).map(|s| s.id).map_err(status_of))
+            .transpose()?;
+        // An index that is not reached yet is of another life of the cluster: its watcher starts anew as well.
+        let resumes = (1..=published.index).contains(&request.resume_index);
+        let after = if resumes { request.resume_index } else { published.index };
+        let (events, stream) = mpsc::channel(BUFFER);
+        self.shutdown.spawn("watch", self.clone().feed(Watcher { service, after }, events));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+fn show_loop(status: LoopStatus) -> v1::Loop {
+    let whole = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
+    v1::Loop {
+        name: status.name.into(),
+        interval_ms: status.interval.map(|d| whole(d.as_millis())).unwrap_or_default(),
+        running: status.state == LoopState::Running,
+        last_run_at: status.last_run_unix_millis,
+        last_duration_us: status.last_duration.map(|d| whole(d.as_micros())).unwrap_or_default(),
+        last_error: status.last_failure.map(|failure| failure.error).unwrap_or_default(),
+        runs: status.runs,
+        failures: status.failures,
+    }
+}

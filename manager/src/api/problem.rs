@@ -1,0 +1,68 @@
+//! Errors of a manager's parts as gRPC statuses: one place that says which code and reason each one has.
+
+use tonic::{Code, Status};
+use warren_core::Refusal;
+use warren_proto::status::Problem;
+use warren_types::{Violation, Violations};
+
+use crate::store::ProposeError;
+
+/// What can be answered to a caller.
+pub trait IntoProblem {
+    /// The error as callers see it.
+    fn into_problem(self) -> Problem;
+}
+
+/// The status for an error.
+pub fn status_of(error: impl IntoProblem) -> Status {
+    error.into_problem().into()
+}
+
+impl IntoProblem for Violations {
+    fn into_problem(self) -> Problem {
+        self.into()
+    }
+}
+
+impl IntoProblem for Violation {
+    fn into_problem(self) -> Problem {
+        Violations::from(self).into()
+    }
+}
+
+impl IntoProblem for Refusal {
+    fn into_problem(self) -> Problem {
+        let (code, reason) = match &self {
+            Refusal::Invalid(violations) => return violations.clone().into(),
+            Refusal::NotFound { .. } => (Code::NotFound, "NOT_FOUND"),
+            Refusal::Ambiguous { .. } => (Code::InvalidArgument, "AMBIGUOUS"),
+            Refusal::AlreadyExists { .. } => (Code::AlreadyExists, "ALREADY_EXISTS"),
+            Refusal::PortTaken { .. } => (Code::AlreadyExists, "PORT_TAKEN"),
+            Refusal::VersionConflict { .. } => (Code::Aborted, "VERSION_CONFLICT"),
+            Refusal::StaleRevision { .. } => (Code::Aborted, "STALE_REVISION"),
+            Refusal::Removing { .. } => (Code::FailedPrecondition, "REMOVING"),
+            Refusal::InUse { .. } => (Code::FailedPrecondition, "IN_USE"),
+            Refusal::NoCluster => (Code::FailedPrecondition, "NO_CLUSTER"),
+            Refusal::OtherCluster { .. } => (Code::FailedPrecondition, "OTHER_CLUSTER"),
+            Refusal::StalePlan { .. } => (Code::Aborted, "STALE_PLAN"),
+            Refusal::StaleSession { .. } => (Code::Aborted, "STALE_SESSION"),
+            Refusal::Exhausted { .. } => (Code::ResourceExhausted, "EXHAUSTED"),
+            Refusal::AlreadyApplied { .. } => (Code::Internal, "ALREADY_APPLIED"),
+        };
+        Problem::new(code, reason, self)
+    }
+}
+
+impl IntoProblem for ProposeError {
+    fn into_problem(self) -> Problem {
+        let (code, reason) = match self {
+            ProposeError::Rejected(refusal) => return refusal.into_problem(),
+            ProposeError::NotLeader => (Code::Unavailable, "NOT_LEADER"),
+            ProposeError::Unconfirmed(_) => (Code::DeadlineExceeded, "UNCONFIRMED"),
+            ProposeError::Busy => (Code::ResourceExhausted, "BUSY"),
+            ProposeError::Stopping => (Code::Unavailable, "STOPPING"),
+            ProposeError::Log(_) => (Code::Unavailable, "LOG"),
+        };
+        Problem::new(code, reason, self)
+    }
+}

@@ -1,0 +1,15 @@
+//! Work that goes on behind an answered request, for as long as the manager runs.
+
+use warren_control::Shutdown;
+
+/// Runs `work` until it ends or the manager stops, which drops it wherever it stands.
+pub fn spawn(shutdown: &Shutdown, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+    let stop = shutdown.token();
+    shutdown.spawn(name, async move {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = work => {}
+        }
+    });
+}

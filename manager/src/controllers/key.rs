@@ -1,0 +1,16 @@
+//! What a wake-up may name. It carries a key, never data.
+
+use warren_types::ServiceId;
+
+/// One thing to look at again. In the order in which a sweep wakes them: what concerns everything comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// Is a node silent for too long?
+    Liveness,
+    /// Are there tasks without a node?
+    Schedule,
+    /// Has the service the tasks it should have, and no others?
+    Replicas(ServiceId),
+    /// Are there records of the service that nobody needs any more?
+    Reap(ServiceId),
+}

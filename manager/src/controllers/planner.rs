@@ -1,0 +1,89 @@
+//! Runs the pure planners: reads the newest state, asks one of them, proposes what it says.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use warren_control::Outcome;
+use warren_core::{Liveness, Plan, reap, reconcile_replicated, schedule};
+use warren_types::Timestamp;
+
+use super::Refusals;
+use super::key::Key;
+use crate::session::Registry;
+use crate::stamp::Stamp;
+use crate::store::{ProposeError, Published, Store};
+
+/// A node that is down is looked at this often, whether it came back.
+const LISTEN: Duration = Duration::from_secs(1);
+
+/// What the planning loop needs. One per manager; only a leader's does anything.
+pub struct Planner {
+    store: Store,
+    registry: Registry,
+    refusals: Refusals,
+    clock: Stamp,
+    /// Silence is measured from here, on a clock that does not jump.
+    started: Instant,
+    /// When nodes were heard, since the term that stands with it: a new leader listens anew.
+    liveness: Mutex<Option<(u64, Liveness)>>,
+}
+
+impl Planner {
+    /// Plans over `store`.
+    pub fn new(store: Store, registry: Registry, refusals: Refusals, clock: Stamp) -> Self {
+        let started = Instant::now();
+        Self { store, registry, refusals, clock, started, liveness: Mutex::new(None) }
+    }
+
+    /// Looks at `key` once.
+    pub async fn run(&self, key: Key) -> Outcome {
+        let published = self.store.read();
+        if !published.role.may_plan {
+            // Whoever becomes leader wakes every key.
+            return Outcome::Done;
+        }
+        let now = self.clock.now();
+        let plan = match key {
+            Key::Replicas(id) => reconcile_replicated(&published.state, &id, now),
+            Key::Reap(id) => reap(&published.state, &id),
+            Key::Schedule => self.schedule(&published, now),
+            Key::Liveness => self.liveness(&published, now),
+        };
+        self.carry_out(plan).await
+    }
+
+    fn schedule(&self, published: &Published, now: Timestamp) -> Plan {
+        let placement = schedule(&published.state, now);
+        let commands = placement.command(&published.state, now).into_iter().collect();
+        self.refusals.replace(placement.refusals);
+        Plan { commands, recheck_after: placement.recheck_after }
+    }
+
+    fn liveness(&self, published: &Published, now: Timestamp) -> Plan {
+        let (state, term) = (&published.state, published.role.term);
+        let elapsed = self.started.elapsed();
+        let mut liveness = self.liveness.lock().unwrap_or_else(PoisonError::into_inner);
+        let listening = liveness.take().filter(|(started, _)| *started == term).map(|(_, heard)| heard);
+        let mut heard = listening.unwrap_or_else(|| Liveness::start(state, elapsed));
+        for (node, at) in self.registry.contacts() {
+            heard.heard(node, at.saturating_duration_since(self.started));
+        }
+        let judgement = heard.judge(state, elapsed);
+        *liveness = Some((term, heard));
+        let recheck_after = judgement.recheck_after.map_or(LISTEN, |next| next.min(LISTEN));
+        Plan { commands: judgement.commands(state, now), recheck_after: Some(recheck_after) }
+    }
+
+    async fn carry_out(&self, plan: Plan) -> Outcome {
+        for command in plan.commands {
+            match self.store.propose(command).await {
+                // A plan made on an older state: what changed since has woken the key again.
+                Ok(_) | Err(ProposeError::Rejected(_) | ProposeError::NotLeader | ProposeError::Stopping) => {
+                }
+                Err(error) => return Outcome::Failed(error.into()),
+            }
+        }
+        plan.recheck_after.map_or(Outcome::Done, Outcome::RecheckAfter)
+    }
+}

@@ -1,0 +1,360 @@
+//! The composition root: opens what is on disk, starts the driver, the controllers and the API, in that order.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use rand::RngExt;
+use tokio::sync::oneshot;
+use warren_consensus::{Config as RaftConfig, Machine};
+use warren_control::{BoxError, Loops, Queue, RunnerSettings, Shutdown, SystemClock, system_chance};
+use warren_core::{Command, Refusal, State};
+use warren_log::{Batch, ConfState, DataDir, LogStore, RedbLog, Snapshots};
+use warren_security::{Credentials, LiveCertificate, Roots};
+use warren_types::{ClusterId, NodeId};
+
+use crate::api::Api;
+use crate::background;
+use crate::ca::{CaError, Keys};
+use crate::config::{Config, LocalNode, Tuning};
+use crate::controllers::planner::Planner;
+use crate::controllers::wake::{SWEEP, Waker};
+use crate::controllers::{Refusals, key::Key};
+use crate::raft::codec::{self, CodecError};
+use crate::raft::disk;
+use crate::raft::driver::{self, DriverError};
+use crate::raft::snapshot::Snapshotter;
+use crate::server::{Listeners, ServeError};
+use crate::session::server::SessionServer;
+use crate::session::{Registry, Streams};
+use crate::stamp::Stamp;
+use crate::store::{LogCost, ProposeError, Published, Role, Store};
+
+/// Raft id of the first manager.
+const FIRST: u64 = 1;
+/// Proposals that may wait for the driver.
+const QUEUE: usize = 4096;
+/// Keys that may wait for the planners; each service has two.
+const KEYS: usize = 1 << 16;
+/// How long a single manager may take to lead.
+const LEAD: Duration = Duration::from_secs(20);
+/// How long the parts may take to stop.
+const STOP: Duration = Duration::from_secs(5);
+
+/// Why a manager did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data directory, the log or a snapshot cannot be used.
+    #[error(transparent)]
+    Log(#[from] warren_log::Error),
+    /// The keys cannot be used.
+    #[error(transparent)]
+    Keys(#[from] CaError),
+    /// The port or the socket cannot be had.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// A directory cannot be made.
+    #[error("cannot make {path}: {source}")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The snapshot cannot be read.
+    #[error("{path}: {source}")]
+    Snapshot {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: CodecError,
+    },
+    /// What was restored contradicts itself.
+    #[error(transparent)]
+    Raft(#[from] warren_consensus::Error),
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] std::io::Error),
+    /// The driver ended at once.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// It did not become leader.
+    #[error("this manager did not become leader within {0:?}")]
+    NoLeader(Duration),
+    /// The first writes were refused.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+}
+
+/// A running manager. Dropping it lets go of everything as well, but waits for nothing: use [`Manager::stop`].
+pub struct Manager {
+    address: SocketAddr,
+    keys: Keys,
+    store: Store,
+    loops: Arc<RwLock<Vec<Loops>>>,
+    shutdown: Shutdown,
+    /// `None` once it was told.
+    failure: Option<Failure>,
+}
+
+/// Says why the driver cannot go on; closed without a word when it was told to end.
+type Failure = oneshot::Receiver<DriverError>;
+
+impl Manager {
+    /// Starts a manager, and returns once it leads and serves. `create` makes a cluster where there is none.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing keeps running then.
+    pub async fn start(config: Config, create: bool) -> Result<Self, StartError> {
+        Self::start_tuned(config, create, Tuning::default()).await
+    }
+
+    /// As [`Manager::start`], with other bounds.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing keeps running then.
+    pub async fn start_tuned(config: Config, create: bool, tuning: Tuning) -> Result<Self, StartError> {
+        let shutdown = Shutdown::new();
+        let started = start(config, create, tuning, shutdown.clone()).await;
+        if started.is_err() {
+            // What was started before the failure ends; the failure is what matters.
+            let _ = shutdown.stop(STOP).await;
+        }
+        started
+    }
+
+    /// Where the port is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The cluster's id.
+    pub fn cluster(&self) -> ClusterId {
+        self.keys.cluster
+    }
+
+    /// What clients and workers of the cluster trust.
+    pub fn roots(&self) -> Roots {
+        self.keys.authority.roots()
+    }
+
+    /// What this machine's administrator shows.
+    pub fn admin(&self) -> &Credentials {
+        &self.keys.admin
+    }
+
+    /// What this machine's agent shows, in hybrid mode.
+    pub fn node(&self) -> Option<&(NodeId, Credentials)> {
+        self.keys.node.as_ref()
+    }
+
+    /// The replicated state.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Shows the background loops of another part of this process (a worker) beside the manager's own.
+    pub fn show_loops(&self, loops: Loops) {
+        self.loops.write().unwrap_or_else(PoisonError::into_inner).push(loops);
+    }
+
+    /// Resolves when the manager cannot go on, with the reason, once; never before that.
+    pub async fn failed(&mut self) -> DriverError {
+        if let Some(failure) = &mut self.failure {
+            let failed = failure.await;
+            self.failure = None;
+            if let Ok(error) = failed {
+                return error;
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Stops everything. What was acknowledged is on disk, and another process may use the data directory.
+    pub async fn stop(self) {
+        if let Err(late) = self.shutdown.stop(STOP).await {
+            tracing::warn!(%late, "stopping");
+        }
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.shutdown.token().cancel();
+    }
+}
+
+async fn start(
+    config: Config,
+    create: bool,
+    tuning: Tuning,
+    shutdown: Shutdown,
+) -> Result<Manager, StartError> {
+    let data_dir = DataDir::open(&config.data_dir)?;
+    let dir = config.data_dir.join("manager");
+    for path in [&dir, &config.run_dir] {
+        let made = std::fs::create_dir_all(path);
+        made.map_err(|source| StartError::Directory { path: path.clone(), source })?;
+    }
+    let keys = Keys::open(&dir, create, config.node.is_some(), SystemTime::now())?;
+    let listeners = Listeners::bind(config.listen, &config.run_dir.join("warren.sock")).await?;
+    let address =
+        listeners.address().map_err(|source| ServeError::Listen { address: config.listen, source })?;
+
+    let (store, mut failure) = open_store(data_dir, &dir, tuning, &shutdown)?;
+    lead(&store, &mut failure).await?;
+    check_cluster(&store.read().state, &keys, &dir, create)?;
+
+    let clock = Arc::new(SystemClock::new());
+    let loops = Loops::new(shutdown.clone(), clock.clone(), system_chance());
+    let stamp = Stamp::new(clock);
+    found(&store, &keys, &config, &stamp).await?;
+
+    let (registry, streams, refusals) = (Registry::default(), Streams::default(), Refusals::default());
+    control(&store, &registry, &refusals, &stamp, &loops, &shutdown);
+    let api = Api {
+        store: store.clone(),
+        registry,
+        streams,
+        refusals,
+        loops: Arc::new(RwLock::new(vec![loops])),
+        clock: stamp,
+        shutdown: shutdown.clone(),
+        manager: keys.manager.identity().id().to_string(),
+    };
+    let sessions = SessionServer::of(&api);
+    let certificate = LiveCertificate::new(&keys.manager);
+    let loops = api.loops.clone();
+    listeners.serve(&keys.authority.roots(), certificate, &api, &sessions, &shutdown)?;
+    tracing::info!(%address, cluster = %keys.cluster, "manager is serving");
+    Ok(Manager { address, keys, store, loops, shutdown, failure: Some(failure) })
+}
+
+/// Restores what is on disk and starts the driver on it.
+fn open_store(
+    data_dir: DataDir,
+    dir: &Path,
+    tuning: Tuning,
+    shutdown: &Shutdown,
+) -> Result<(Store, Failure), StartError> {
+    let mut log = RedbLog::open(dir.join("raft.redb"))?;
+    let mut loaded = log.load()?;
+    if loaded.conf_state.voters.is_empty() {
+        let conf_state = ConfState { voters: vec![FIRST], learners: Vec::new() };
+        log.append(&Batch { conf_state: Some(conf_state), ..Batch::default() })?;
+        loaded = log.load()?;
+    }
+    let files = Snapshots::open(dir.join("snapshots"), loaded.snapshot.as_ref())?;
+    let state = match &loaded.snapshot {
+        None => State::new(),
+        Some(meta) => {
+            let read = codec::read_snapshot(&files.load(meta)?);
+            read.map_err(|source| StartError::Snapshot { path: files.path(meta), source })?
+        }
+    };
+    let members = loaded.conf_state.clone();
+    let config =
+        RaftConfig { keep_entries: tuning.keep_entries, ..RaftConfig::new(FIRST, rand::rng().random()) };
+    let machine = Machine::new(config, disk::restored(loaded))?;
+    let first = Published {
+        state: state.clone(),
+        index: state.applied().index,
+        role: Role::default(),
+        log: LogCost::default(),
+    };
+    let (store, publisher, proposals) = Store::new(first, QUEUE, tuning.history);
+    let snapshotter = Snapshotter::new(files, members, tuning.snapshots);
+    let log = Box::new(log);
+    let parts = driver::Parts { machine, log, snapshotter, state, publisher, proposals, data_dir };
+    let ended = driver::spawn(parts, shutdown.token()).map_err(StartError::Thread)?;
+    Ok((store, attend(ended, shutdown)))
+}
+
+/// Makes the driver one of the things that a stop waits for, and its failure the end of all others.
+fn attend(ended: oneshot::Receiver<Result<(), DriverError>>, shutdown: &Shutdown) -> Failure {
+    let (failed, failure) = oneshot::channel();
+    let stop = shutdown.token();
+    shutdown.spawn("raft", async move {
+        let error = match ended.await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(_) => DriverError::Panicked,
+        };
+        tracing::error!(%error, "the manager stops");
+        stop.cancel();
+        // Nobody may be waiting for it.
+        let _ = failed.send(error);
+    });
+    failure
+}
+
+/// Waits until this manager leads and has applied everything it had on disk.
+async fn lead(store: &Store, failure: &mut Failure) -> Result<(), StartError> {
+    let mut watch = store.watch(0);
+    let leads = async {
+        while !store.read().role.may_plan {
+            // A missed change is as good a reason to look again as any.
+            let _ = watch.next().await;
+        }
+    };
+    tokio::select! {
+        () = leads => Ok(()),
+        failed = failure => Err(failed.map_or(StartError::NoLeader(Duration::ZERO), StartError::Driver)),
+        () = tokio::time::sleep(LEAD) => Err(StartError::NoLeader(LEAD)),
+    }
+}
+
+/// Keys and log must be of one cluster. A log that was lost must not pass for a new cluster: workers would be told
+/// that nothing is wanted any more.
+fn check_cluster(state: &State, keys: &Keys, dir: &Path, create: bool) -> Result<(), StartError> {
+    match state.cluster() {
+        None if create => Ok(()),
+        None => Err(CaError::NoCluster(dir.to_owned()).into()),
+        Some(cluster) if cluster.id == keys.cluster => Ok(()),
+        Some(cluster) => {
+            let other = Refusal::OtherCluster { wanted: keys.cluster, found: cluster.id };
+            Err(ProposeError::Rejected(other).into())
+        }
+    }
+}
+
+/// The first facts of a cluster. Harmless when they are known already.
+async fn found(store: &Store, keys: &Keys, config: &Config, stamp: &Stamp) -> Result<(), StartError> {
+    if store.read().state.cluster().is_none() {
+        let (id, ranges) = (keys.cluster, config.ranges.clone());
+        store.propose(Command::CreateCluster { id, ranges, at: stamp.now() }).await?;
+    }
+    if let (Some((id, _)), Some(LocalNode { name, description })) = (&keys.node, &config.node) {
+        let (id, name, description) = (*id, name.clone(), description.clone());
+        if store.read().state.node(&id).is_none_or(|node| node.name != name) {
+            store.propose(Command::RegisterNode { id, name, description, at: stamp.now() }).await?;
+        }
+    }
+    Ok(())
+}
+
+fn control(
+    store: &Store,
+    registry: &Registry,
+    refusals: &Refusals,
+    stamp: &Stamp,
+    loops: &Loops,
+    shutdown: &Shutdown,
+) {
+    let queue: Queue<Key> = Queue::new(KEYS);
+    let keys = queue.handle();
+    let planner = Planner::new(store.clone(), registry.clone(), refusals.clone(), stamp.clone());
+    let planner = Arc::new(planner);
+    loops.spawn_queue("planner", queue, RunnerSettings::default(), move |key| {
+        let planner = planner.clone();
+        async move { planner.run(key).await }
+    });
+    let waker = Arc::new(Waker::new(store.clone(), registry.clone(), keys));
+    let sweeper = waker.clone();
+    loops.spawn("sweep", SWEEP, move || {
+        sweeper.wake_all();
+        std::future::ready(Ok::<(), BoxError>(()))
+    });
+    background::spawn(shutdown, "waker", async move { waker.follow().await });
+}

@@ -1,0 +1,95 @@
+//! Commands from the wire.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use warren_core::{Command, NewTask};
+use warren_proto::convert::{desired, node_status, stored_service_spec};
+use warren_proto::v1;
+use warren_proto::v1::command::Command as Wire;
+use warren_types::{NodeDescription, TaskId, TaskReport, Timestamp, Violation, Violations};
+
+pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
+    Ok(match wire {
+        Wire::CreateCluster(w) => Command::CreateCluster {
+            id: text("id", &w.id)?,
+            ranges: texts("ranges", &w.ranges)?,
+            at: at(w.at),
+        },
+        Wire::CreateService(w) => {
+            let spec = stored_service_spec(given("spec", w.spec)?)?;
+            Command::CreateService { id: text("id", &w.id)?, spec, at: at(w.at) }
+        }
+        Wire::ScaleService(w) => {
+            let v1::ScaleService { version, replicas, .. } = w;
+            Command::ScaleService { id: text("id", &w.id)?, version, replicas, at: at(w.at) }
+        }
+        Wire::RemoveService(w) => {
+            Command::RemoveService { id: text("id", &w.id)?, version: w.version, at: at(w.at) }
+        }
+        Wire::CreateTasks(w) => create_tasks(w)?,
+        Wire::AssignTasks(w) => assign_tasks(w)?,
+        Wire::SetDesired(w) => {
+            let (tasks, desired) = (texts("taskIds", &w.task_ids)?, desired(w.desired)?);
+            Command::SetDesired { term: w.term, tasks, desired, at: at(w.at) }
+        }
+        Wire::DeleteTasks(w) => Command::DeleteTasks { term: w.term, tasks: texts("taskIds", &w.task_ids)? },
+        Wire::DeleteService(w) => Command::DeleteService { term: w.term, id: text("id", &w.id)? },
+        Wire::SetNodeStatus(w) => {
+            let (node, status) = (text("nodeId", &w.node_id)?, node_status(w.status)?);
+            Command::SetNodeStatus { term: w.term, node, session: w.session, status, at: at(w.at) }
+        }
+        Wire::RegisterNode(w) => {
+            let description: NodeDescription = given("description", w.description)?.try_into()?;
+            let (id, name) = (text("id", &w.id)?, text("name", &w.name)?);
+            Command::RegisterNode { id, name, description, at: at(w.at) }
+        }
+        Wire::OpenSession(w) => {
+            let description = given("description", w.description)?.try_into()?;
+            Command::OpenSession { node: text("nodeId", &w.node_id)?, description, at: at(w.at) }
+        }
+        Wire::ReportTasks(w) => report_tasks(w)?,
+    })
+}
+
+fn create_tasks(w: v1::CreateTasks) -> Result<Command, Violations> {
+    let slots =
+        w.slots.iter().map(|new| NewTask { slot: new.slot, not_before: new.not_before.map(Timestamp) });
+    Ok(Command::CreateTasks {
+        term: w.term,
+        service: text("serviceId", &w.service_id)?,
+        revision: w.revision,
+        slots: slots.collect(),
+        at: at(w.at),
+    })
+}
+
+fn assign_tasks(w: v1::AssignTasks) -> Result<Command, Violations> {
+    let placement = |p: &v1::TaskPlacement| -> Result<_, Violations> {
+        Ok((text::<TaskId>("taskId", &p.task_id)?, text("nodeId", &p.node_id)?))
+    };
+    let placements = w.placements.iter().map(placement).collect::<Result<_, _>>()?;
+    Ok(Command::AssignTasks { term: w.term, placements, at: at(w.at) })
+}
+
+fn report_tasks(w: v1::ReportTasks) -> Result<Command, Violations> {
+    let reports = w.reports.into_iter().map(TaskReport::try_from).collect::<Result<_, _>>()?;
+    let node = text("nodeId", &w.node_id)?;
+    Ok(Command::ReportTasks { node, session: w.session, reports, at: at(w.at) })
+}
+
+pub(super) fn at(millis: u64) -> Timestamp {
+    Timestamp(millis)
+}
+
+pub(super) fn text<T: FromStr<Err: Display>>(path: &str, text: &str) -> Result<T, Violations> {
+    text.parse().map_err(|why| Violation::new(path, why).into())
+}
+
+pub(super) fn texts<T: FromStr<Err: Display>>(path: &str, all: &[String]) -> Result<Vec<T>, Violations> {
+    all.iter().map(|one| text(path, one)).collect()
+}
+
+pub(super) fn given<T>(path: &str, value: Option<T>) -> Result<T, Violations> {
+    value.ok_or_else(|| Violation::new(path, "is missing").into())
+}

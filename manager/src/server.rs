@@ -1,0 +1,130 @@
+//! The one port, and the unix socket beside it: the same services behind the same table of who may call what.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tonic::transport::Server;
+use warren_control::Shutdown;
+use warren_proto::v1::cluster_server::ClusterServer;
+use warren_proto::v1::images_server::ImagesServer;
+use warren_proto::v1::nodes_server::NodesServer;
+use warren_proto::v1::services_server::ServicesServer;
+use warren_proto::v1::sessions_server::SessionsServer;
+use warren_proto::v1::tasks_server::TasksServer;
+use warren_security::{
+    HandshakeLimits, Incoming, LiveCertificate, LocalListener, LocalSocketError, Roots, TlsError,
+    serve_local, serve_tls, server_config,
+};
+
+use crate::api::Api;
+use crate::api::access::AccessLayer;
+use crate::session::server::SessionServer;
+
+/// Members of this group may administer the machine's cluster through the socket, if the group exists.
+const GROUP: &str = "warren";
+/// Largest message from anyone: an import's chunks are far smaller, a list's pages as well.
+const MAX_MESSAGE: usize = 4 << 20;
+/// How long connections may take to end when the manager stops. Nothing that is served needs longer, since the
+/// manager ends all streams itself; a peer that does not answer is not waited for.
+const GRACE: Duration = Duration::from_secs(1);
+/// Dead connections are noticed within two of these.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
+/// Why a manager cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The port cannot be had.
+    #[error("cannot listen on {address}: {source}; choose another with --listen, or stop what uses it")]
+    Listen {
+        /// As asked for.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The socket cannot be had.
+    #[error(transparent)]
+    Socket(#[from] LocalSocketError),
+    /// The keys cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// What is listened on, before anything is served.
+pub struct Listeners {
+    tcp: TcpListener,
+    local: LocalListener,
+}
+
+impl Listeners {
+    /// Binds the port and the socket.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub async fn bind(address: SocketAddr, socket: &Path) -> Result<Self, ServeError> {
+        let tcp = TcpListener::bind(address).await;
+        let tcp = tcp.map_err(|source| ServeError::Listen { address, source })?;
+        let local = match LocalListener::bind(socket, Some(GROUP)) {
+            Err(LocalSocketError::NoGroup(_)) => LocalListener::bind(socket, None)?,
+            bound => bound?,
+        };
+        Ok(Self { tcp, local })
+    }
+
+    /// Where the port really is (0 asks for any).
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+
+    /// Serves until `shutdown`.
+    ///
+    /// # Errors
+    /// [`ServeError::Tls`].
+    pub fn serve(
+        self,
+        roots: &Roots,
+        certificate: Arc<LiveCertificate>,
+        api: &Api,
+        sessions: &SessionServer,
+        shutdown: &Shutdown,
+    ) -> Result<(), ServeError> {
+        let config = server_config(roots, certificate)?;
+        let tls = serve_tls(self.tcp, config, HandshakeLimits::default());
+        spawn("api-port", tls, api, sessions, shutdown);
+        spawn("api-socket", serve_local(self.local), api, sessions, shutdown);
+        Ok(())
+    }
+}
+
+fn spawn(name: &'static str, incoming: Incoming, api: &Api, sessions: &SessionServer, shutdown: &Shutdown) {
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .layer(AccessLayer)
+        .add_service(ServicesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(TasksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(NodesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(ClusterServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(ImagesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(SessionsServer::new(sessions.clone()).max_decoding_message_size(MAX_MESSAGE));
+    let stop = shutdown.token();
+    shutdown.spawn(name, async move {
+        let overdue = async {
+            stop.cancelled().await;
+            tokio::time::sleep(GRACE).await;
+        };
+        tokio::select! {
+            served = server.serve_with_incoming_shutdown(incoming, stop.cancelled()) => {
+                if let Err(error) = served {
+                    tracing::error!(%error, "{name} ended");
+                }
+            }
+            () = overdue => tracing::info!("{name}: some connections are cut off"),
+        }
+    });
+}

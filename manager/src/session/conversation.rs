@@ -1,0 +1,178 @@
+//! A session after its welcome: what the worker says is read at once; what it reports is stored beside that, so
+//! that a slow log never makes a worker look silent.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tokio_stream::StreamExt;
+use tonic::{Status, Streaming};
+use warren_core::{Command, State};
+use warren_proto::v1;
+use warren_proto::v1::manager_frame::Frame as Outgoing;
+use warren_proto::v1::worker_frame::Frame as Incoming;
+use warren_types::{AssignmentVersion, NodeId, TaskReport};
+
+use super::link::{Link, frame};
+use super::registry::{Outbox, Registered};
+use super::replicate::{is_old, must_replicate};
+use super::server::SessionServer;
+use crate::api::problem::status_of;
+
+/// Silence after which a session is given up; three syncs and slack.
+const SILENCE: Duration = Duration::from_secs(12);
+/// Most reports that one frame may carry.
+const MAX_REPORTS: usize = 4096;
+/// Frames of reports that may wait to be stored; a worker has half as many on their way.
+const WAITING: usize = 16;
+/// Longest reason that is kept of a report, in bytes; as long as the state keeps it.
+const MAX_REASON: usize = 1024;
+/// Conditions that are kept of a node, and the longest of them in bytes.
+const MAX_CONDITIONS: usize = 16;
+const MAX_CONDITION: usize = 256;
+
+/// One session. Its task is the only writer of its stream but for `open` frames.
+pub struct Conversation<'a> {
+    /// What all sessions share.
+    pub server: &'a SessionServer,
+    /// This session's place in the registry.
+    pub session: Registered,
+    /// The worker's node.
+    pub node: NodeId,
+    /// The session's number.
+    pub number: u64,
+    /// To the worker.
+    pub outbox: &'a Outbox,
+}
+
+impl Conversation<'_> {
+    /// Runs until the worker leaves.
+    ///
+    /// # Errors
+    /// Why the manager ends it.
+    pub async fn run(self, link: Link, inbound: Streaming<v1::WorkerFrame>) -> Result<(), Status> {
+        let (reports, waiting) = mpsc::channel(WAITING);
+        tokio::try_join!(self.listen(link, inbound, reports), self.store_reports(waiting))?;
+        Ok(())
+    }
+
+    async fn listen(
+        &self,
+        mut link: Link,
+        mut inbound: Streaming<v1::WorkerFrame>,
+        reports: mpsc::Sender<v1::Reports>,
+    ) -> Result<(), Status> {
+        let mut silent_at = Instant::now() + SILENCE;
+        loop {
+            let frame = tokio::select! {
+                () = self.session.wake.notified() => {
+                    self.push(&mut link).await?;
+                    continue;
+                }
+                () = sleep_until(silent_at) => {
+                    return Err(Status::deadline_exceeded("the worker was silent for too long"));
+                }
+                frame = inbound.next() => frame,
+            };
+            let Some(frame) = frame.transpose()? else { return Ok(()) };
+            let now = Instant::now();
+            silent_at = now + SILENCE;
+            self.session.contact(now);
+            match frame.frame {
+                Some(Incoming::Heartbeat(heartbeat)) => self.session.heartbeat(heartbeat.usage.map(bounded)),
+                Some(Incoming::Sync(sync)) => {
+                    let version = sync.version.map(AssignmentVersion::from).unwrap_or_default();
+                    let answer = link.answer(&self.server.store.read().state, version)?;
+                    send_frame(self.outbox, answer).await?;
+                }
+                Some(Incoming::Reports(frame)) if frame.reports.len() > MAX_REPORTS => {
+                    let message = format!("more than {MAX_REPORTS} reports in one frame");
+                    return Err(Status::invalid_argument(message));
+                }
+                Some(Incoming::Reports(frame)) => {
+                    let ended = |_| Status::internal("reports are not stored any more");
+                    reports.send(frame).await.map_err(ended)?;
+                }
+                Some(Incoming::Opened(opened)) => {
+                    self.server.streams.refuse(&opened.stream_id, self.node, opened.refused);
+                }
+                // What the worker took over is in its next sync as well.
+                Some(Incoming::Ack(_)) => {}
+                Some(Incoming::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
+                None => return Err(Status::unimplemented("a frame that this manager does not know")),
+            }
+        }
+    }
+
+    /// Says what changed, unless this session lost its place.
+    async fn push(&self, link: &mut Link) -> Result<(), Status> {
+        if !self.session.is_current() {
+            return Err(Status::aborted("the node opened a newer session"));
+        }
+        let diff = link.diff(&self.server.store.read().state)?;
+        match diff {
+            Some(diff) => send_frame(self.outbox, diff).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Stores reports in the order in which they came, and confirms each frame when it is durable.
+    async fn store_reports(&self, mut waiting: mpsc::Receiver<v1::Reports>) -> Result<(), Status> {
+        while let Some(v1::Reports { number, reports }) = waiting.recv().await {
+            let facts = self.take(&self.server.store.read().state, reports)?;
+            if !facts.is_empty() {
+                let (node, session, at) = (self.node, self.number, self.server.clock.now());
+                let command = Command::ReportTasks { node, session, reports: facts.clone(), at };
+                self.server.store.propose(command).await.map_err(status_of)?;
+                facts.iter().for_each(|fact| self.session.forget_progress(fact));
+            }
+            send(self.outbox, Outgoing::Stored(v1::ReportsStored { number })).await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps progress, and answers the facts that have to be replicated.
+    fn take(&self, state: &State, reports: Vec<v1::TaskReport>) -> Result<Vec<TaskReport>, Status> {
+        let mut facts = Vec::new();
+        for report in reports {
+            let mut report = TaskReport::try_from(report).map_err(status_of)?;
+            cut(&mut report.reason, MAX_REASON);
+            let task = state.task(&report.task).filter(|task| task.node == Some(self.node));
+            let Some(task) = task.filter(|task| !is_old(&task.observed, &report)) else { continue };
+            if must_replicate(&task.observed, &report) {
+                facts.push(report);
+            } else {
+                self.session.keep_progress(report);
+            }
+        }
+        Ok(facts)
+    }
+}
+
+fn bounded(mut usage: v1::NodeUsage) -> v1::NodeUsage {
+    usage.conditions.truncate(MAX_CONDITIONS);
+    usage.conditions.iter_mut().for_each(|condition| cut(condition, MAX_CONDITION));
+    usage
+}
+
+fn cut(text: &mut String, most: usize) {
+    text.truncate(text.floor_char_boundary(most));
+}
+
+/// Says something to the worker.
+///
+/// # Errors
+/// As [`send_frame`].
+pub async fn send(outbox: &Outbox, what: Outgoing) -> Result<(), Status> {
+    send_frame(outbox, frame(what)).await
+}
+
+/// Waits for room, as long as the worker may be silent.
+///
+/// # Errors
+/// The worker is gone or does not read.
+pub async fn send_frame(outbox: &Outbox, frame: v1::ManagerFrame) -> Result<(), Status> {
+    let gone = |_| Status::cancelled("the worker closed the session");
+    let slow = |_| Status::deadline_exceeded("the worker does not read its stream");
+    tokio::time::timeout(SILENCE, outbox.send(Ok(frame))).await.map_err(slow)?.map_err(gone)
+}

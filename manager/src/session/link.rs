@@ -1,0 +1,94 @@
+//! What a session has told its worker, and what it must tell next.
+
+use std::collections::BTreeMap;
+
+use tonic::Status;
+use warren_core::State;
+use warren_proto::v1;
+use warren_types::{AssignmentVersion, Desired, NodeId, TaskId};
+
+/// The manager's side of one worker's assignment: what was sent last.
+pub struct Link {
+    node: NodeId,
+    /// `None` until the first full assignment of this session.
+    sent: Option<Sent>,
+}
+
+struct Sent {
+    version: AssignmentVersion,
+    /// Everything else of a task's assignment never changes.
+    tasks: BTreeMap<TaskId, Desired>,
+}
+
+impl Link {
+    /// Nothing sent yet.
+    pub fn new(node: NodeId) -> Self {
+        Self { node, sent: None }
+    }
+
+    /// The first word of a session: everything, unless the worker has it already, from an earlier session.
+    ///
+    /// # Errors
+    /// The node was removed; so for all that follow.
+    pub fn open(&mut self, state: &State, has: AssignmentVersion) -> Result<v1::ManagerFrame, Status> {
+        let full = self.full(state)?;
+        let current = self.sent.as_ref().is_some_and(|sent| sent.version == has);
+        Ok(if current { frame(v1::manager_frame::Frame::Current(v1::SyncCurrent {})) } else { full })
+    }
+
+    /// Everything, whatever the worker has.
+    ///
+    /// # Errors
+    /// As [`Link::open`].
+    pub fn full(&mut self, state: &State) -> Result<v1::ManagerFrame, Status> {
+        let assignment = state.assignment(&self.node).ok_or_else(removed)?;
+        let tasks = assignment.tasks.iter().map(|task| (task.id, task.desired)).collect();
+        self.sent = Some(Sent { version: assignment.version, tasks });
+        Ok(frame(v1::manager_frame::Frame::Assignment((&assignment).into())))
+    }
+
+    /// Answers a worker that says it has `version`.
+    pub fn answer(&mut self, state: &State, version: AssignmentVersion) -> Result<v1::ManagerFrame, Status> {
+        let has_all = self.sent.as_ref().is_some_and(|sent| sent.version == version);
+        if !has_all {
+            return self.full(state);
+        }
+        let diff = self.diff(state)?;
+        Ok(diff.unwrap_or_else(|| frame(v1::manager_frame::Frame::Current(v1::SyncCurrent {}))))
+    }
+
+    /// What changed since the last frame; `None` when nothing did.
+    pub fn diff(&mut self, state: &State) -> Result<Option<v1::ManagerFrame>, Status> {
+        let Some(sent) = &mut self.sent else { return self.full(state).map(Some) };
+        let version = state.assignment_version(&self.node).ok_or_else(removed)?;
+        if version <= sent.version {
+            return Ok(None);
+        }
+        let wanted: BTreeMap<_, _> = state.tasks_on(&self.node).map(|task| (task.id, task)).collect();
+        let changed: Vec<v1::TaskAssignment> = wanted
+            .values()
+            .filter(|task| sent.tasks.get(&task.id) != Some(&task.desired))
+            .filter_map(|task| state.task_assignment(task))
+            .map(|task| v1::TaskAssignment::from(&task))
+            .collect();
+        let gone = sent.tasks.keys().filter(|id| !wanted.contains_key(id)).map(TaskId::to_string);
+        let diff = v1::AssignmentDiff {
+            base: Some(sent.version.into()),
+            version: Some(version.into()),
+            changed,
+            removed: gone.collect(),
+        };
+        sent.tasks = wanted.values().map(|task| (task.id, task.desired)).collect();
+        sent.version = version;
+        Ok(Some(frame(v1::manager_frame::Frame::Diff(diff))))
+    }
+}
+
+/// Wraps what is said to a worker.
+pub fn frame(frame: v1::manager_frame::Frame) -> v1::ManagerFrame {
+    v1::ManagerFrame { frame: Some(frame) }
+}
+
+fn removed() -> Status {
+    Status::not_found("this node was removed from the cluster")
+}

@@ -1,0 +1,230 @@
+//! What this manager knows of the workers connected to it, in memory only.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, broadcast, mpsc};
+use tokio::time::Instant;
+use warren_proto::v1;
+use warren_types::{NodeId, TaskId, TaskReport, TaskState};
+
+/// Frames on their way to a worker.
+pub type Outbox = mpsc::Sender<Result<v1::ManagerFrame, tonic::Status>>;
+
+/// Tasks with news of their progress that may wait for one watcher; one that is slower has to list again.
+const NEWS: usize = 1024;
+
+/// The sessions of this manager. Cheap to clone; all clones are the same registry.
+#[derive(Clone)]
+pub struct Registry {
+    sessions: Arc<Mutex<BTreeMap<NodeId, Entry>>>,
+    /// Keys of tasks whose progress is another one now.
+    news: broadcast::Sender<TaskId>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self { sessions: Arc::default(), news: broadcast::Sender::new(NEWS) }
+    }
+}
+
+struct Entry {
+    number: u64,
+    outbox: Outbox,
+    /// The node's assignment may have changed.
+    wake: Arc<Notify>,
+    last_contact: Instant,
+    usage: Option<v1::NodeUsage>,
+    /// Newest word on tasks between ASSIGNED and RUNNING, and of waits for a next attempt.
+    progress: BTreeMap<TaskId, TaskReport>,
+}
+
+/// A session in the registry; dropping it takes it out, unless a newer session of the node took its place.
+pub struct Registered {
+    registry: Registry,
+    node: NodeId,
+    number: u64,
+    /// Woken when the node's assignment may have changed.
+    pub wake: Arc<Notify>,
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Entry>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters session `number` of `node`; an older session of the node is closed by losing its place. `None` when
+    /// a newer one is here already: two that are opened at once may come in any order.
+    pub fn register(&self, node: NodeId, number: u64, outbox: Outbox, now: Instant) -> Option<Registered> {
+        let wake = Arc::new(Notify::new());
+        let entry = Entry {
+            number,
+            outbox,
+            wake: wake.clone(),
+            last_contact: now,
+            usage: None,
+            progress: BTreeMap::new(),
+        };
+        let mut sessions = self.lock();
+        if sessions.get(&node).is_some_and(|known| known.number > number) {
+            return None;
+        }
+        if let Some(older) = sessions.insert(node, entry) {
+            older.wake.notify_one();
+        }
+        Some(Registered { registry: self.clone(), node, number, wake })
+    }
+
+    /// Tasks whose progress is another one, from now on. It is a hint: look the task up.
+    pub fn news(&self) -> broadcast::Receiver<TaskId> {
+        self.news.subscribe()
+    }
+
+    /// When each connected node was last heard of.
+    pub fn contacts(&self) -> Vec<(NodeId, Instant)> {
+        self.lock().iter().map(|(node, entry)| (*node, entry.last_contact)).collect()
+    }
+
+    /// The node's assignment may have changed.
+    pub fn wake(&self, node: NodeId) {
+        if let Some(entry) = self.lock().get(&node) {
+            entry.wake.notify_one();
+        }
+    }
+
+    /// All assignments may have changed.
+    pub fn wake_all(&self) {
+        self.lock().values().for_each(|entry| entry.wake.notify_one());
+    }
+
+    /// Usage as of the node's last heartbeat.
+    pub fn usage(&self, node: NodeId) -> Option<v1::NodeUsage> {
+        self.lock().get(&node).and_then(|entry| entry.usage.clone())
+    }
+
+    /// The newest unreplicated word on a task.
+    pub fn progress(&self, node: NodeId, task: &TaskId) -> Option<TaskReport> {
+        self.lock().get(&node).and_then(|entry| entry.progress.get(task).cloned())
+    }
+
+    /// Where frames to a connected node go.
+    pub fn outbox(&self, node: NodeId) -> Option<Outbox> {
+        self.lock().get(&node).map(|entry| entry.outbox.clone())
+    }
+}
+
+impl Registered {
+    /// Runs `change` on the entry, if this session still is the node's newest one here.
+    fn update<T>(&self, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        self.registry.lock().get_mut(&self.node).filter(|entry| entry.number == self.number).map(change)
+    }
+
+    /// The node has not opened a newer session here.
+    pub fn is_current(&self) -> bool {
+        self.update(|_| ()).is_some()
+    }
+
+    /// The node was heard of at `now`.
+    pub fn contact(&self, now: Instant) {
+        self.update(|entry| entry.last_contact = now);
+    }
+
+    /// The node sent a heartbeat.
+    pub fn heartbeat(&self, usage: Option<v1::NodeUsage>) {
+        self.update(|entry| entry.usage = usage);
+    }
+
+    /// Keeps a report that is not worth replicating, unless it is older than what is kept.
+    pub fn keep_progress(&self, report: TaskReport) {
+        let task = report.task;
+        let kept = self.update(|entry| {
+            let newer = entry.progress.get(&task).is_none_or(|known| order(known) <= order(&report));
+            if newer {
+                entry.progress.insert(task, report);
+            }
+            newer
+        });
+        if kept == Some(true) {
+            // Nobody may be watching.
+            let _ = self.registry.news.send(task);
+        }
+    }
+
+    /// Forgets what was replicated since, by `fact` or before it.
+    pub fn forget_progress(&self, fact: &TaskReport) {
+        self.update(|entry| {
+            if entry.progress.get(&fact.task).is_some_and(|known| order(known) <= order(fact)) {
+                entry.progress.remove(&fact.task);
+            }
+        });
+    }
+}
+
+fn order(report: &TaskReport) -> (bool, u32, TaskState) {
+    (report.removed, report.attempt, report.state)
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut sessions = self.registry.lock();
+        if sessions.get(&self.node).is_some_and(|entry| entry.number == self.number) {
+            sessions.remove(&self.node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_types::{Id, ServiceId, Timestamp};
+
+    fn outbox() -> Outbox {
+        mpsc::channel(1).0
+    }
+
+    #[test]
+    fn an_older_session_cannot_touch_a_newer_one() {
+        let registry = Registry::default();
+        let node = NodeId(Id(1));
+        let now = Instant::now();
+        let old = registry.register(node, 1, outbox(), now).unwrap();
+        let new = registry.register(node, 2, outbox(), now).unwrap();
+        assert!(registry.register(node, 1, outbox(), now).is_none());
+        old.contact(now + std::time::Duration::from_secs(1));
+        assert!(!old.is_current());
+        assert_eq!(registry.contacts(), [(node, now)]);
+        drop(old);
+        assert!(new.is_current());
+        drop(new);
+        assert_eq!(registry.contacts(), []);
+    }
+
+    fn report(attempt: u32, state: TaskState) -> TaskReport {
+        TaskReport {
+            task: TaskId { service: ServiceId(Id(1)), number: 1 },
+            attempt,
+            state,
+            since: Timestamp(0),
+            reason: String::new(),
+            ready: false,
+            exit: None,
+            removed: false,
+        }
+    }
+
+    #[test]
+    fn progress_only_rises_and_goes_with_the_fact_that_follows_it() {
+        let (registry, node) = (Registry::default(), NodeId(Id(1)));
+        let mut news = registry.news();
+        let session = registry.register(node, 1, outbox(), Instant::now()).unwrap();
+        let shown = || registry.progress(node, &report(0, TaskState::New).task).map(|known| known.state);
+        session.keep_progress(report(1, TaskState::Starting));
+        session.keep_progress(report(1, TaskState::Preparing));
+        assert_eq!(shown(), Some(TaskState::Starting));
+        session.forget_progress(&report(0, TaskState::Running));
+        assert_eq!(shown(), Some(TaskState::Starting));
+        session.forget_progress(&report(1, TaskState::Running));
+        assert_eq!(shown(), None);
+        assert!(news.try_recv().is_ok() && news.try_recv().is_err(), "told once: only one word was new");
+    }
+}

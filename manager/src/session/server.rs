@@ -1,0 +1,158 @@
+//! The gRPC service that workers dial, up to the moment where a session or stream is known to be whose.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use warren_control::Shutdown;
+use warren_core::{Answer, Command};
+use warren_proto::v1::manager_frame::Frame as Outgoing;
+use warren_proto::v1::worker_frame::Frame as Incoming;
+use warren_proto::v1::{self, sessions_server};
+use warren_types::{AssignmentVersion, NodeDescription, NodeId};
+
+use super::conversation::{Conversation, send, send_frame};
+use super::link::Link;
+use super::registry::Outbox;
+use super::streams::Attached;
+use super::{Registry, Streams};
+use crate::api::Api;
+use crate::api::access::worker_of;
+use crate::api::problem::status_of;
+use crate::stamp::Stamp;
+use crate::store::Store;
+
+/// Frames that may wait for one worker before its session waits for it.
+const OUTBOX: usize = 64;
+/// How long a new stream may take to say hello.
+const HELLO: Duration = Duration::from_secs(5);
+/// How long the last word to a worker may wait for room.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Longest text in a node's description, in bytes.
+const MAX_TEXT: usize = 256;
+
+/// Serves workers.
+#[derive(Clone)]
+pub struct SessionServer {
+    pub(super) store: Store,
+    pub(super) registry: Registry,
+    pub(super) streams: Streams,
+    pub(super) clock: Stamp,
+    shutdown: Shutdown,
+}
+
+impl SessionServer {
+    /// Serves workers of the same store, registry and streams as the API has.
+    pub fn of(api: &Api) -> Self {
+        let Api { store, registry, streams, clock, shutdown, .. } = api.clone();
+        Self { store, registry, streams, clock, shutdown }
+    }
+
+    /// Makes the session a fact and answers its number.
+    async fn open(&self, node: NodeId, description: NodeDescription) -> Result<u64, Status> {
+        let command = Command::OpenSession { node, description, at: self.clock.now() };
+        match self.store.propose(command).await.map_err(status_of)? {
+            Answer::Session { number } => Ok(number),
+            other => Err(Status::internal(format!("opening a session was answered with {other:?}"))),
+        }
+    }
+
+    /// From hello to the session's end.
+    async fn run(
+        &self,
+        node: NodeId,
+        mut inbound: Streaming<v1::WorkerFrame>,
+        outbox: &Outbox,
+    ) -> Result<(), Status> {
+        let late = |_| Status::deadline_exceeded(format!("no hello within {HELLO:?}"));
+        let hello = timeout(HELLO, inbound.next()).await.map_err(late)?;
+        let Some(Incoming::Hello(hello)) = hello.transpose()?.and_then(|frame| frame.frame) else {
+            return Err(Status::invalid_argument("the first frame of a session is hello"));
+        };
+        let has = hello.version.map(AssignmentVersion::from).unwrap_or_default();
+        let number = self.open(node, description(hello)?).await?;
+        let superseded = || Status::aborted("the node opened a newer session");
+        let session = self.registry.register(node, number, outbox.clone(), Instant::now());
+        let session = session.ok_or_else(superseded)?;
+        tracing::info!(%node, session = number, "session opened");
+        let mut link = Link::new(node);
+        let (welcome, first) = {
+            let published = self.store.read();
+            let removed = || Status::not_found("this node was removed from the cluster");
+            let settings = published.state.node_settings(&node).ok_or_else(removed)?;
+            let welcome = v1::Welcome { session: number, settings: Some((&settings).into()) };
+            (welcome, link.open(&published.state, has)?)
+        };
+        send(outbox, Outgoing::Welcome(welcome)).await?;
+        send_frame(outbox, first).await?;
+        Conversation { server: self, session, node, number, outbox }.run(link, inbound).await
+    }
+}
+
+/// Texts of a description go into the log, so they are bounded.
+fn description(hello: v1::Hello) -> Result<NodeDescription, Status> {
+    let missing = || Status::invalid_argument("hello.description is missing");
+    let description: NodeDescription =
+        hello.description.ok_or_else(missing)?.try_into().map_err(status_of)?;
+    let NodeDescription { architecture, kernel, runtime, version, address, .. } = &description;
+    if [architecture, kernel, runtime, version, address].iter().any(|text| text.len() > MAX_TEXT) {
+        return Err(Status::invalid_argument(format!("hello.description has a text over {MAX_TEXT} bytes")));
+    }
+    Ok(description)
+}
+
+#[tonic::async_trait]
+impl sessions_server::Sessions for SessionServer {
+    type EstablishStream = ReceiverStream<Result<v1::ManagerFrame, Status>>;
+    type AttachStream = ReceiverStream<Result<v1::StreamFrame, Status>>;
+
+    async fn establish(
+        &self,
+        request: Request<Streaming<v1::WorkerFrame>>,
+    ) -> Result<Response<Self::EstablishStream>, Status> {
+        let node = worker_of(&request)?;
+        let inbound = request.into_inner();
+        let (outbox, outgoing) = mpsc::channel(OUTBOX);
+        // The worker's hello may come only after it saw our headers, so the rest happens behind the answer.
+        let (server, stop) = (self.clone(), self.shutdown.token());
+        self.shutdown.spawn("session", async move {
+            let ended = tokio::select! {
+                ended = server.run(node, inbound, &outbox) => ended,
+                () = stop.cancelled() => Err(Status::unavailable("this manager stops")),
+            };
+            if let Err(status) = ended {
+                tracing::info!(%node, code = ?status.code(), "session ended: {}", status.message());
+                // The worker may be gone already; then nobody reads why.
+                let _ = outbox.send_timeout(Err(status), FAREWELL).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(outgoing)))
+    }
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<v1::StreamFrame>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        let node = worker_of(&request)?;
+        let mut inbound = request.into_inner();
+        let (outbound, outgoing) = mpsc::channel(OUTBOX);
+        let streams = self.streams.clone();
+        crate::background::spawn(&self.shutdown, "attach", async move {
+            let first = timeout(HELLO, inbound.next()).await;
+            let refused = match first {
+                Ok(Some(Ok(v1::StreamFrame { frame: Some(v1::stream_frame::Frame::StreamId(id)) }))) => {
+                    streams.attach(&id, node, Attached { inbound, outbound: outbound.clone() })
+                }
+                _ => Err(Status::invalid_argument("the first frame of a stream names it")),
+            };
+            if let Err(status) = refused {
+                // The worker may be gone already; then nobody reads why.
+                let _ = outbound.send_timeout(Err(status), FAREWELL).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(outgoing)))
+    }
+}

@@ -1,0 +1,133 @@
+//! `contexts.toml` itself: read by its owner only, replaced as a whole.
+
+use std::error::Error as _;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use warren_security::{FileError, files};
+
+use super::{Context, Contexts, Identity, Target};
+use crate::error::Error;
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current: Option<String>,
+    #[serde(default)]
+    contexts: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    socket: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ca: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<super::PrivateKey>,
+}
+
+pub(super) fn load(file: &Path) -> Result<Contexts, Error> {
+    let text = match files::read_private(file) {
+        Ok(text) => text,
+        Err(FileError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            return Ok(Contexts { file: file.to_owned(), current: None, contexts: Vec::new() });
+        }
+        Err(error) => return Err(failed("read", file, with_cause(&error))),
+    };
+    parse(file, &text).map_err(|why| failed("understand", file, why))
+}
+
+/// Changes the file; whoever else does so through this waits. The lock is on the directory, since the file
+/// itself is another one after every change.
+pub(super) fn update(file: &Path, change: impl FnOnce(&mut Contexts)) -> Result<(), Error> {
+    let directory = match file.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    files::ensure_private_dir(directory).map_err(|error| failed("write", file, with_cause(&error)))?;
+    let lock = File::open(directory).and_then(|opened| opened.lock().map(|()| opened));
+    let _lock = lock.map_err(|error| failed("lock", file, error.to_string()))?;
+    let mut contexts = load(file)?;
+    change(&mut contexts);
+    let text =
+        toml::to_string(&document(&contexts)).map_err(|error| failed("write", file, error.to_string()))?;
+    files::write_private(file, text.as_bytes()).map_err(|error| failed("write", file, with_cause(&error)))
+}
+
+fn failed(operation: &'static str, file: &Path, why: String) -> Error {
+    Error::ContextsFile { operation, file: file.to_owned(), why }
+}
+
+fn with_cause(error: &FileError) -> String {
+    match error.source() {
+        Some(cause) => format!("{error} ({cause})"),
+        None => error.to_string(),
+    }
+}
+
+fn parse(file: &Path, text: &str) -> Result<Contexts, String> {
+    let document: Document = toml::from_str(text).map_err(|error| {
+        // Not the error's own text: it quotes the line, which may be one of a key.
+        let line = error.span().map(|span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+        let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+        format!("{place}{}", error.message())
+    })?;
+    let mut contexts: Vec<Context> = Vec::new();
+    for entry in document.contexts {
+        let context = parse_entry(entry)?;
+        if contexts.iter().any(|known| known.name == context.name) {
+            return Err(format!("it has two contexts of the name {:?}", context.name));
+        }
+        contexts.push(context);
+    }
+    Ok(Contexts { file: file.to_owned(), current: document.current, contexts })
+}
+
+fn parse_entry(entry: Entry) -> Result<Context, String> {
+    let name = entry.name;
+    let target = match (entry.socket, entry.address, entry.ca, entry.certificate, entry.key) {
+        (Some(socket), None, None, None, None) => Target::Unix { socket },
+        (None, Some(address), Some(ca), Some(certificate), Some(key)) => {
+            let address = address.parse().map_err(|error| format!("context {name:?}: {error}"))?;
+            Target::Tcp { address, identity: Identity { ca, certificate, key } }
+        }
+        _ => {
+            return Err(format!("context {name:?} needs either socket, or address, ca, certificate and key"));
+        }
+    };
+    Ok(Context { name, target })
+}
+
+fn document(contexts: &Contexts) -> Document {
+    let entry = |context: &Context| {
+        let empty = Entry {
+            name: context.name.clone(),
+            socket: None,
+            address: None,
+            ca: None,
+            certificate: None,
+            key: None,
+        };
+        match context.target.clone() {
+            Target::Unix { socket } => Entry { socket: Some(socket), ..empty },
+            Target::Tcp { address, identity: Identity { ca, certificate, key } } => Entry {
+                address: Some(address.to_string()),
+                ca: Some(ca),
+                certificate: Some(certificate),
+                key: Some(key),
+                ..empty
+            },
+        }
+    };
+    Document { current: contexts.current.clone(), contexts: contexts.contexts.iter().map(entry).collect() }
+}

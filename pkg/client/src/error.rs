@@ -1,0 +1,177 @@
+//! How a call can end other than well.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tonic::{Code, Status, TimeoutExpired};
+use warren_proto::Problem;
+
+use crate::dial::DialError;
+
+/// What went wrong between a person and a manager.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing says which manager to talk to.
+    #[error(
+        "no cluster context: run `warren manager init` on this machine or pass --manager/--context \
+         (looked in {})", file.display()
+    )]
+    NoContext {
+        /// The contexts file that was looked in.
+        file: PathBuf,
+    },
+    /// A context was asked for that the file does not have.
+    #[error("there is no context {name:?} in {}; it has: {}", file.display(), listed(known))]
+    UnknownContext {
+        /// As asked for.
+        name: String,
+        /// The contexts file.
+        file: PathBuf,
+        /// What the file has.
+        known: Vec<String>,
+    },
+    /// A manager was named by address, and the context that should identify us has no certificate.
+    #[error("context {context:?} has no certificate, which --manager needs; choose another with --context")]
+    NoIdentity {
+        /// The context.
+        context: String,
+    },
+    /// The contexts file cannot be read, understood or written.
+    #[error("cannot {operation} {}: {why}", file.display())]
+    ContextsFile {
+        /// `read`, `write` ...
+        operation: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// Why; without any of the file's text, which may hold a key.
+        why: String,
+    },
+    /// A context's certificate, key or CA is not usable.
+    #[error("the certificates of the context cannot be used: {why}")]
+    Identity {
+        /// What is wrong with them.
+        why: String,
+    },
+    /// Nobody answers.
+    #[error("cannot reach the manager at {address}: {why}")]
+    Unreachable {
+        /// Address or socket.
+        address: String,
+        /// What the system or the manager said.
+        why: String,
+    },
+    /// Somebody answers, but cannot prove to be a manager of this cluster.
+    #[error("{address} did not prove to be a manager of this cluster: {why}")]
+    Untrusted {
+        /// Address.
+        address: String,
+        /// What is wrong with its certificate.
+        why: String,
+    },
+    /// The manager, or the system in front of its socket, does not let us.
+    #[error("the manager at {address} does not allow it: {why}")]
+    Denied {
+        /// Address or socket.
+        address: String,
+        /// Why not.
+        why: String,
+    },
+    /// No answer within the deadline. What was asked may have been done.
+    #[error("the manager at {address} did not answer within {after:?}")]
+    NoAnswer {
+        /// Address or socket.
+        address: String,
+        /// How long it had.
+        after: Duration,
+    },
+    /// The manager answered that it will not or cannot.
+    #[error("{problem}")]
+    Refused {
+        /// In its words.
+        problem: Problem,
+    },
+    /// What the caller gave to be sent could not be read.
+    #[error("cannot read what is to be sent: {0}")]
+    Input(#[source] std::io::Error),
+}
+
+impl Error {
+    /// The manager's answer that what was asked for does not exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { problem } if problem.code == Code::NotFound)
+    }
+
+    /// The end of a call that had `after` for its answer, on a connection that may have been refused.
+    pub(crate) fn from_status(
+        address: &str,
+        after: Duration,
+        refusal: Option<String>,
+        status: &Status,
+    ) -> Self {
+        let address = address.to_owned();
+        if let Some(dial) = status_source::<DialError>(status) {
+            return dial.clone().at(address);
+        }
+        let problem = Problem::from(status);
+        // What no manager said comes from the layers below.
+        let from_below = problem.reason.is_empty() && std::error::Error::source(status).is_some();
+        match problem.code {
+            _ if from_below && status_source::<TimeoutExpired>(status).is_some() => {
+                Self::NoAnswer { address, after }
+            }
+            _ if from_below => broken_connection(address, refusal, status),
+            Code::Unauthenticated | Code::PermissionDenied => Self::Denied { address, why: problem.message },
+            Code::DeadlineExceeded => Self::NoAnswer { address, after },
+            Code::Unavailable if problem.reason.is_empty() => {
+                Self::Unreachable { address, why: problem.message }
+            }
+            _ => Self::Refused { problem },
+        }
+    }
+
+    /// The end of an attempt to connect.
+    pub(crate) fn from_connect(
+        address: &str,
+        refusal: Option<String>,
+        error: &(dyn std::error::Error + 'static),
+    ) -> Self {
+        let address = address.to_owned();
+        match chain(error).find_map(|cause| cause.downcast_ref::<DialError>()) {
+            Some(dial) => dial.clone().at(address),
+            None => broken_connection(address, refusal, error),
+        }
+    }
+}
+
+fn broken_connection(
+    address: String,
+    refusal: Option<String>,
+    error: &(dyn std::error::Error + 'static),
+) -> Error {
+    if let Some(alert) = refusal {
+        return Error::Denied {
+            address,
+            why: format!("it does not take the context's certificate ({alert})"),
+        };
+    }
+    Error::Unreachable { address, why: innermost(error).unwrap_or_else(|| error.to_string()) }
+}
+
+fn status_source<T: std::error::Error + 'static>(status: &Status) -> Option<&T> {
+    chain(status).find_map(|cause| cause.downcast_ref())
+}
+
+fn chain<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
+}
+
+/// What the lowest layer said; the layers above only say that the transport failed.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    chain(error).skip(1).last().map(ToString::to_string)
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}

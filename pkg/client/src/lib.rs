@@ -1,0 +1,31 @@
+//! Talks to a manager: finds out which ([`Contexts`]), dials it ([`Client::connect`]), and calls it with a
+//! deadline and bounded retries on every call.
+//!
+//! It never keeps what it was told (no caches), never waits without a bound, and never shows key material in
+//! an error or a `Debug`. Every request may be repeated, since creates carry an id that the caller made and
+//! all else says what is wanted; that is why unary calls are simply tried again while a manager is
+//! unavailable.
+//! Start reading at [`client`]; [`error`] says how a call can end.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod client;
+pub mod contexts;
+mod dial;
+pub mod error;
+mod handles;
+mod import;
+mod pages;
+mod refusal;
+mod retry;
+mod watch;
+
+pub use client::Client;
+pub use contexts::{Address, Context, Contexts, Identity, PrivateKey, Target};
+pub use error::Error;
+pub use handles::{Cluster, Images, Nodes, Services, TaskFilter, Tasks};
+pub use import::Import;
+pub use watch::{Change, Watch};
+
+#[cfg(test)]
+mod tests;

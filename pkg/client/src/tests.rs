@@ -1,0 +1,6 @@
+//! The client against a manager that is scripted, over the real transports.
+
+mod calls;
+mod connections;
+mod fake;
+mod streams;

@@ -1,0 +1,123 @@
+//! Who is let in, by whom, and what is said when there is nobody.
+
+use tokio::net::TcpListener;
+use warren_security::Role;
+
+use super::fake::{Manager, admin, authority};
+use crate::contexts::{Identity, PrivateKey, Target};
+use crate::{Client, Error};
+
+fn tcp(address: &str, identity: Identity) -> Target {
+    Target::Tcp { address: address.parse().unwrap(), identity }
+}
+
+#[tokio::test]
+async fn an_admin_reaches_a_manager_of_the_cluster() {
+    let (ours, manager) = (authority(), Manager::default());
+    let (address, _serving) = manager.serve_port(&ours, Role::Manager);
+    let client = Client::connect(&tcp(&address, admin(&ours, &ours))).await.unwrap();
+    client.services().get("web").await.unwrap();
+    assert_eq!(client.address(), address);
+}
+
+#[tokio::test]
+async fn whoever_cannot_prove_to_be_a_manager_is_not_talked_to() {
+    let (ours, theirs, manager) = (authority(), authority(), Manager::default());
+    // Of another cluster; and of ours, but only a worker.
+    for (signer, role) in [(&theirs, Role::Manager), (&ours, Role::Worker)] {
+        let (address, _serving) = manager.serve_port(signer, role);
+        let error = Client::connect(&tcp(&address, admin(&ours, &ours))).await.unwrap_err();
+        assert!(matches!(&error, Error::Untrusted { .. }), "{error:?}");
+    }
+    assert_eq!(manager.asked(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_cluster_is_denied() {
+    let (ours, theirs, manager) = (authority(), authority(), Manager::default());
+    let (address, _serving) = manager.serve_port(&theirs, Role::Manager);
+    // The refusal comes after the handshake (TLS 1.3): when connecting, or with the first call.
+    let error = match Client::connect(&tcp(&address, admin(&theirs, &ours))).await {
+        Ok(client) => client.services().get("web").await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert!(matches!(&error, Error::Denied { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn nobody_at_the_address_is_unreachable_and_says_why() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let ours = authority();
+    let error = Client::connect(&tcp(&address, admin(&ours, &ours))).await.unwrap_err().to_string();
+    let wanted = format!("cannot reach the manager at {address}: Connection refused");
+    assert!(error.starts_with(&wanted), "{error}");
+}
+
+#[tokio::test]
+async fn somebody_who_says_nothing_is_unreachable_after_a_while() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let ours = authority();
+    // The kernel accepts, nobody speaks; the paused clock jumps to the deadline.
+    tokio::time::pause();
+    let error = Client::connect(&tcp(&address, admin(&ours, &ours))).await.unwrap_err();
+    assert!(matches!(&error, Error::Unreachable { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn sockets_say_whether_nobody_made_them_or_nobody_serves_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let connect = async |socket: &std::path::Path| {
+        let target = Target::Unix { socket: socket.to_owned() };
+        Client::connect(&target).await.unwrap_err().to_string()
+    };
+    let error = connect(&socket).await;
+    assert!(error.ends_with("does not exist; no manager runs here"), "{error}");
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let error = connect(&socket).await;
+    assert!(error.ends_with("the manager that made the socket is gone"), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_that_was_lost_is_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, manager) = (dir.path().join("s"), Manager::default());
+    let serving = manager.serve_socket_at(&socket);
+    let client = Client::connect(&Target::Unix { socket: socket.clone() }).await.unwrap();
+    client.services().get("a").await.unwrap();
+    drop(serving);
+    let _serving = manager.serve_socket_at(&socket);
+    client.services().get("b").await.unwrap();
+    assert_eq!(manager.asked(), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn a_manager_that_stays_away_is_unreachable() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, manager) = (dir.path().join("s"), Manager::default());
+    let serving = manager.serve_socket_at(&socket);
+    let client = Client::connect(&Target::Unix { socket: socket.clone() }).await.unwrap();
+    drop(serving);
+    let error = client.services().get("a").await.unwrap_err();
+    assert!(matches!(&error, Error::Unreachable { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn broken_certificates_are_told_before_anything_is_sent() {
+    let ours = authority();
+    let good = admin(&ours, &ours);
+    let broken = [
+        Identity { ca: "x".into(), ..good.clone() },
+        Identity { certificate: "x".into(), ..good.clone() },
+        Identity { key: PrivateKey("SECRET".into()), ..good.clone() },
+        Identity { key: admin(&ours, &ours).key, ..good },
+    ];
+    for identity in broken {
+        let error = Client::connect(&tcp("127.0.0.1:1", identity)).await.unwrap_err();
+        assert!(matches!(&error, Error::Identity { .. }), "{error:?}");
+        assert!(!error.to_string().contains("SECRET"), "{error}");
+    }
+}

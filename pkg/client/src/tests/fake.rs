@@ -1,0 +1,244 @@
+//! A manager that answers from a script and notes what it was asked.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use futures::{Stream, StreamExt};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status, Streaming};
+use warren_proto::v1;
+use warren_proto::v1::cluster_server::ClusterServer;
+use warren_proto::v1::images_server::ImagesServer;
+use warren_proto::v1::services_server::ServicesServer;
+use warren_security::{
+    CertificateAuthority, HandshakeLimits, LiveCertificate, LocalListener, Role, serve_local, serve_tls,
+    server_config,
+};
+
+use crate::contexts::{Identity, PrivateKey, Target};
+
+type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// What the manager will answer, in order, and what it was asked.
+#[derive(Default)]
+pub struct Script {
+    /// Answers of `Services.Get`; when they run out: the service it was asked for.
+    pub gets: VecDeque<Status>,
+    /// Pages of `Services.List`, each with the token of the next.
+    pub pages: VecDeque<(Vec<&'static str>, &'static str)>,
+    /// What each `Cluster.Watch` streams before it ends.
+    pub watches: VecDeque<Vec<Result<v1::WatchEvent, Status>>>,
+    /// References, page tokens and resume indexes, in the order they came.
+    pub asked: Vec<String>,
+    /// What came of an archive, and whether its end did.
+    pub archive: Vec<u8>,
+    pub archive_ended: bool,
+    /// Woken when the first piece of an archive has come.
+    pub first_piece: Option<tokio::sync::oneshot::Sender<()>>,
+    /// Woken when an import is over on the manager's side, however it ended.
+    pub import_over: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+#[derive(Clone, Default)]
+pub struct Manager(pub Arc<Mutex<Script>>);
+
+impl Manager {
+    pub fn new(script: Script) -> Self {
+        Self(Arc::new(Mutex::new(script)))
+    }
+
+    pub fn asked(&self) -> Vec<String> {
+        self.0.lock().unwrap().asked.clone()
+    }
+
+    fn router(&self) -> tonic::transport::server::Router {
+        Server::builder()
+            .add_service(ServicesServer::new(self.clone()))
+            .add_service(ClusterServer::new(self.clone()))
+            .add_service(ImagesServer::new(self.clone()))
+    }
+
+    /// Serves a unix socket until the guard is dropped.
+    pub fn serve_socket(&self) -> (Target, (TempDir, Serving)) {
+        let dir = tempfile::tempdir().unwrap();
+        let socket: PathBuf = dir.path().join("s");
+        let serving = self.serve_socket_at(&socket);
+        (Target::Unix { socket }, (dir, serving))
+    }
+
+    /// Serves the unix socket at this path, where another manager may have been.
+    pub fn serve_socket_at(&self, socket: &Path) -> Serving {
+        let serving = Serving::new();
+        let entered = serving.runtime().enter();
+        let incoming = serve_local(LocalListener::bind(socket, None).unwrap());
+        serving.runtime().spawn(self.router().serve_with_incoming(incoming));
+        drop(entered);
+        serving
+    }
+
+    /// Serves a port of loopback with a certificate of `authority`.
+    pub fn serve_port(&self, authority: &CertificateAuthority, role: Role) -> (String, Serving) {
+        let serving = Serving::new();
+        let entered = serving.runtime().enter();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let own = warren_security::Identity::new(authority.cluster(), role, "m1").unwrap();
+        let own = LiveCertificate::new(&authority.issue(&own, SystemTime::now()).unwrap());
+        let config = server_config(&authority.roots(), own).unwrap();
+        let listener = TcpListener::from_std(listener).unwrap();
+        let incoming = serve_tls(listener, config, HandshakeLimits::default());
+        serving.runtime().spawn(self.router().serve_with_incoming(incoming));
+        drop(entered);
+        (address, serving)
+    }
+}
+
+/// A manager's process: when it is dropped, everything ends at once, open connections included.
+pub struct Serving(Option<Runtime>);
+
+impl Serving {
+    fn new() -> Self {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        Self(Some(builder.worker_threads(1).enable_all().build().unwrap()))
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.0.as_ref().expect("it runs until it is dropped")
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let runtime = self.0.take().expect("dropped once");
+        // Waited for, so that whoever takes its place finds it free; on a thread that may wait.
+        let ending = std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(10)));
+        ending.join().expect("ending does not panic");
+    }
+}
+
+pub fn authority() -> CertificateAuthority {
+    CertificateAuthority::create("0000000000000000000000001", SystemTime::now()).unwrap()
+}
+
+/// An admin with a certificate of `own` who takes managers of `trusted` for managers.
+pub fn admin(trusted: &CertificateAuthority, own: &CertificateAuthority) -> Identity {
+    let identity = warren_security::Identity::new(own.cluster(), Role::Admin, "alice").unwrap();
+    let credentials = own.issue(&identity, SystemTime::now()).unwrap();
+    Identity {
+        ca: trusted.certificate_pem().to_owned(),
+        certificate: credentials.certificate_pem().to_owned(),
+        key: PrivateKey(credentials.key().pem().to_owned()),
+    }
+}
+
+pub fn service(name: &str) -> v1::Service {
+    let spec = v1::ServiceSpec { name: name.to_owned(), ..Default::default() };
+    v1::Service { spec: Some(spec), ..Default::default() }
+}
+
+#[tonic::async_trait]
+impl v1::services_server::Services for Manager {
+    async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Service>, Status> {
+        let reference = request.into_inner().reference;
+        let mut script = self.0.lock().unwrap();
+        script.asked.push(reference.clone());
+        script.gets.pop_front().map_or_else(|| Ok(Response::new(service(&reference))), Err)
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListServicesResponse>, Status> {
+        let mut script = self.0.lock().unwrap();
+        script.asked.push(request.into_inner().page_token);
+        let (names, next) = script.pages.pop_front().expect("the script has enough pages");
+        let services = names.into_iter().map(service).collect();
+        Ok(Response::new(v1::ListServicesResponse { services, next_page_token: next.to_owned() }))
+    }
+
+    async fn create(&self, _: Request<v1::CreateServiceRequest>) -> Result<Response<v1::Service>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn scale(&self, _: Request<v1::ScaleServiceRequest>) -> Result<Response<v1::Service>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn remove(&self, _: Request<v1::RemoveServiceRequest>) -> Result<Response<v1::Service>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::cluster_server::Cluster for Manager {
+    type WatchStream = Events<v1::WatchEvent>;
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let mut script = self.0.lock().unwrap();
+        script.asked.push(request.into_inner().resume_index.to_string());
+        let events = script.watches.pop_front().expect("the script has enough watches");
+        Ok(Response::new(futures::stream::iter(events).boxed()))
+    }
+
+    async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
+        // Never answers: it must be the caller who ends this.
+        std::future::pending().await
+    }
+
+    async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::images_server::Images for Manager {
+    type ImportStream = Events<v1::ImportProgress>;
+
+    async fn import(
+        &self,
+        request: Request<Streaming<v1::ImportRequest>>,
+    ) -> Result<Response<Self::ImportStream>, Status> {
+        let (sender, receiver) = tokio::sync::mpsc::channel(1);
+        tokio::spawn(take_archive(Arc::clone(&self.0), request.into_inner(), sender));
+        Ok(Response::new(tokio_stream::wrappers::ReceiverStream::new(receiver).boxed()))
+    }
+}
+
+async fn take_archive(
+    script: Arc<Mutex<Script>>,
+    mut archive: Streaming<v1::ImportRequest>,
+    sender: tokio::sync::mpsc::Sender<Result<v1::ImportProgress, Status>>,
+) {
+    loop {
+        match archive.message().await {
+            Ok(Some(v1::ImportRequest { message: Some(message) })) => {
+                let mut script = script.lock().unwrap();
+                match message {
+                    v1::import_request::Message::Target(target) => script.asked.extend(target.nodes),
+                    v1::import_request::Message::Chunk(chunk) => {
+                        script.archive.extend_from_slice(&chunk);
+                        script.first_piece.take().map(|waiting| waiting.send(()));
+                    }
+                }
+            }
+            Ok(_) => {
+                script.lock().unwrap().archive_ended = true;
+                break;
+            }
+            Err(_) => break,
+        }
+    }
+    let event = Some(v1::import_progress::Event::Done(v1::Done {}));
+    // A client that gave up does not hear it.
+    let _ = sender.send(Ok(v1::ImportProgress { node: "n1".into(), event })).await;
+    if let Some(over) = script.lock().unwrap().import_over.take() {
+        over.send(()).unwrap();
+    }
+}

@@ -1,0 +1,115 @@
+//! What changes in the cluster, across broken connections and restarts of the manager.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+use warren_proto::v1;
+use warren_proto::v1::WatchEvent;
+use warren_proto::v1::cluster_client::ClusterClient;
+pub use warren_proto::v1::watch_event::Change;
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::retry;
+
+/// A stream that cannot be resumed for this long has ended.
+const RESUME_WITHIN: Duration = Duration::from_secs(30);
+
+/// A stream of changes that goes on where it broke off.
+///
+/// The first change is `Resync`: list what you watch, then go on. It comes again whenever changes were
+/// missed.
+#[derive(Debug)]
+pub struct Watch {
+    client: Client,
+    service: String,
+    /// Of the last change that was given out; 0 before the first.
+    index: u64,
+    stream: Option<Streaming<WatchEvent>>,
+    /// The stream was opened and has not said anything yet.
+    fresh: bool,
+    trouble: Option<Trouble>,
+}
+
+/// The stream is broken.
+#[derive(Debug, Clone, Copy)]
+struct Trouble {
+    since: Instant,
+    times: usize,
+    again_at: Instant,
+}
+
+impl Watch {
+    pub(crate) fn new(client: Client, service: String) -> Self {
+        Self { client, service, index: 0, stream: None, fresh: true, trouble: None }
+    }
+
+    /// The next change. May be dropped and called again without losing one. Fails when the manager refuses,
+    /// or could not be reached for half a minute.
+    pub async fn next(&mut self) -> Result<Change, Error> {
+        loop {
+            let Some(stream) = self.stream.as_mut() else {
+                self.open().await?;
+                continue;
+            };
+            match stream.message().await {
+                Ok(Some(WatchEvent { index, change: Some(change) })) => {
+                    if let Some(change) = self.take(index, change) {
+                        return Ok(change);
+                    }
+                }
+                // A kind of change that this version does not know: look at everything again.
+                Ok(Some(WatchEvent { index, change: None })) => {
+                    self.index = index;
+                    return Ok(Change::Resync(v1::Resync {}));
+                }
+                Ok(None) => self.broke(&Status::unavailable("the manager ended the stream"))?,
+                Err(status) => self.broke(&status)?,
+            }
+        }
+    }
+
+    /// Notes how far we are. `None` for what the caller need not know: a stream that goes on exactly where
+    /// the last one broke off starts with a `Resync` that says only that.
+    fn take(&mut self, index: u64, change: Change) -> Option<Change> {
+        self.trouble = None;
+        let resumed = self.fresh && self.index != 0 && index == self.index;
+        self.fresh = false;
+        self.index = index;
+        (!(resumed && matches!(change, Change::Resync(_)))).then_some(change)
+    }
+
+    async fn open(&mut self) -> Result<(), Error> {
+        if let Some(trouble) = self.trouble {
+            sleep_until(trouble.again_at).await;
+        }
+        let message = v1::WatchRequest { service: self.service.clone(), resume_index: self.index };
+        let mut cluster = ClusterClient::new(self.client.channel());
+        cluster = ClusterClient::<Channel>::max_decoding_message_size(cluster, crate::client::MAX_ANSWER);
+        match self.client.open(cluster.watch(message)).await {
+            Ok(stream) => {
+                self.stream = Some(stream);
+                self.fresh = true;
+                Ok(())
+            }
+            Err(status) => self.broke(&status),
+        }
+    }
+
+    /// Notes that the stream is broken, or answers that it stays so.
+    fn broke(&mut self, status: &Status) -> Result<(), Error> {
+        self.stream = None;
+        let now = Instant::now();
+        let earlier = self.trouble;
+        let since = earlier.map_or(now, |trouble| trouble.since);
+        let times = earlier.map_or(1, |trouble| trouble.times + 1);
+        if !retry::may_heal(status) || now.duration_since(since) > RESUME_WITHIN {
+            return Err(self.client.error(status));
+        }
+        let again_at = now + retry::resume_pause(times);
+        self.trouble = Some(Trouble { since, times, again_at });
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! Values of flags, as people write them.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use warren_client::Address;
+use warren_types::{Protocol, PublishMode, PublishedPort};
+
+/// A wanted number of replicas as it was given: negative ones are refused with their field's path, like
+/// everything else that is wrong with a spec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replicas(pub i64);
+
+impl FromStr for Replicas {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| "give a whole number".to_owned())
+    }
+}
+
+impl fmt::Display for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where other machines reach this one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advertise {
+    /// An address or a name; an IPv6 address without brackets.
+    pub host: String,
+    /// `None` is the port that is listened on.
+    pub port: Option<u16>,
+}
+
+impl FromStr for Advertise {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(ip) = text.parse::<IpAddr>() {
+            return Ok(Self { host: ip.to_string(), port: None });
+        }
+        // A name without a port is one that has a port when one is added.
+        let (address, given) = match text.parse::<Address>() {
+            Ok(_) => (text.to_owned(), true),
+            Err(_) => (format!("{text}:1"), false),
+        };
+        let known = address.parse::<Address>().ok().and_then(|_| address.rsplit_once(':'));
+        let (host, port) = known.ok_or("give HOST or HOST:PORT, like 10.0.0.7:8080")?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self { host, port: port.parse().ok().filter(|_| given) })
+    }
+}
+
+impl fmt::Display for Advertise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.port, self.host.contains(':')) {
+            (None, _) => f.write_str(&self.host),
+            (Some(port), false) => write!(f, "{}:{port}", self.host),
+            (Some(port), true) => write!(f, "[{}]:{port}", self.host),
+        }
+    }
+}
+
+/// `SERVICE=N`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scaling {
+    /// Name, id, or beginning of an id.
+    pub service: String,
+    /// As it was given.
+    pub replicas: Replicas,
+}
+
+/// An environment variable; without a value it is taken from this command's own environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// Not empty.
+    pub name: String,
+    /// `None` was not given.
+    pub value: Option<String>,
+}
+
+pub fn scaling(text: &str) -> Result<Scaling, String> {
+    let wrong = || format!("{text:?} is not SERVICE=N, like web=3");
+    let (service, replicas) = text.rsplit_once('=').ok_or_else(wrong)?;
+    let replicas = replicas.parse().map_err(|_| wrong())?;
+    if service.is_empty() { Err(wrong()) } else { Ok(Scaling { service: service.to_owned(), replicas }) }
+}
+
+pub fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("give KEY=VALUE")?;
+    if key.is_empty() {
+        return Err("the key is empty; give KEY=VALUE".to_owned());
+    }
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+pub fn variable(text: &str) -> Result<Variable, String> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => (text, None),
+    };
+    if name.is_empty() {
+        return Err("the name is empty; give NAME=VALUE, or NAME to take its value from here".to_owned());
+    }
+    Ok(Variable { name: name.to_owned(), value })
+}
+
+/// Variables in a file: one per line as in `--env`, without quotes; `#` at the start of a line is a comment.
+///
+/// # Errors
+/// The line's number and what is wrong with it.
+pub fn variables(file: &str) -> Result<Vec<Variable>, String> {
+    let lines = file.lines().enumerate().map(|(i, line)| (i + 1, line.trim_start()));
+    let meant = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    meant.map(|(number, line)| variable(line).map_err(|why| format!("line {number}: {why}"))).collect()
+}
+
+/// A duration in whole milliseconds, like `10s`, `1m30s`, `500ms`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let duration =
+        humantime::parse_duration(text).map_err(|why| format!("{why}; give one like 10s or 5m"))?;
+    if duration.subsec_nanos() % 1_000_000 != 0 {
+        return Err("is finer than a millisecond".to_owned());
+    }
+    Ok(duration)
+}
+
+pub fn range(text: &str) -> Result<Ipv4Net, String> {
+    let net: Ipv4Net = text.parse().map_err(|_| "give an IPv4 range like 10.210.0.0/16".to_owned())?;
+    if net != net.trunc() {
+        return Err(format!("has bits behind its prefix; the range is {}", net.trunc()));
+    }
+    Ok(net)
+}
+
+/// Checked here, so that a wrong filter is a usage error and not a silent default.
+pub fn log_filter(text: &str) -> Result<String, String> {
+    let parsed = tracing_subscriber::EnvFilter::builder().parse(text);
+    parsed.map(|_| text.to_owned()).map_err(|why| why.to_string())
+}
+
+/// The one mode that there is.
+pub fn mode(text: &str) -> Result<(), String> {
+    match text {
+        "replicated" => Ok(()),
+        "global" | "job" | "global-job" | "cron" => {
+            Err(format!("{text} is not supported by this version; replicated is"))
+        }
+        _ => Err("give replicated".to_owned()),
+    }
+}
+
+/// `[IP:]HOST:CONTAINER[/tcp][,mode=host]`.
+pub fn publish(text: &str) -> Result<PublishedPort, String> {
+    let mut parts = text.split(',');
+    let address = parts.next().unwrap_or_default();
+    for option in parts {
+        match option {
+            "mode=host" => {}
+            "mode=ingress" => {
+                return Err("mode=ingress is not supported by this version; mode=host is".into());
+            }
+            other => return Err(format!("{other:?} is not known; the option there is is mode=host")),
+        }
+    }
+    let (address, protocol) = address.split_once('/').unwrap_or((address, "tcp"));
+    match protocol {
+        "tcp" => {}
+        "udp" => return Err("/udp is not supported by this version; /tcp is".to_owned()),
+        other => return Err(format!("{other:?} is not a protocol; give tcp")),
+    }
+    let (rest, container) = address.rsplit_once(':').ok_or("give HOST:CONTAINER, like 8080:80")?;
+    let (host_ip, host) = match rest.rsplit_once(':') {
+        Some((ip, host)) => (Some(host_address(ip)?), host),
+        None => (None, rest),
+    };
+    let (host_port, container_port) = (port(host)?, port(container)?);
+    let (protocol, mode) = (Protocol::Tcp, PublishMode::Host);
+    Ok(PublishedPort { host_ip, host_port, container_port, protocol, mode })
+}
+
+fn host_address(text: &str) -> Result<Ipv4Addr, String> {
+    match text.trim_start_matches('[').trim_end_matches(']').parse() {
+        Ok(IpAddr::V4(ip)) if !text.starts_with('[') => Ok(ip),
+        Ok(_) => Err("IPv6 addresses are not supported by this version; give an IPv4 address or none".into()),
+        Err(_) => Err(format!("{text:?} is not an IPv4 address")),
+    }
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    let port = text.parse().ok().filter(|port| *port != 0 && !text.starts_with('+'));
+    port.ok_or_else(|| match text.contains('-') {
+        true => format!("{text:?}: ranges of ports are not supported by this version; give each port"),
+        false => format!("{text:?} is not a port; give one of 1 to 65535"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_published_as_people_write_them() {
+        let check = |text, wanted: &str| {
+            let found = publish(text).map_or_else(|why| why, |port| port.to_string());
+            assert_eq!(found, wanted, "{text}");
+        };
+        check("8080:80", "8080->80/tcp");
+        check("8080:80/tcp,mode=host", "8080->80/tcp");
+        check("127.0.0.1:8080:80", "127.0.0.1:8080->80/tcp");
+        check("80", "give HOST:CONTAINER, like 8080:80");
+        check("", "give HOST:CONTAINER, like 8080:80");
+        check("0:80", "\"0\" is not a port; give one of 1 to 65535");
+        check("8080:65536", "\"65536\" is not a port; give one of 1 to 65535");
+        check("+1:80", "\"+1\" is not a port; give one of 1 to 65535");
+        check("8080:80-81", "\"80-81\": ranges of ports are not supported by this version; give each port");
+        check("8080:80/udp", "/udp is not supported by this version; /tcp is");
+        check("8080:80/sctp", "\"sctp\" is not a protocol; give tcp");
+        check("8080:80,mode=ingress", "mode=ingress is not supported by this version; mode=host is");
+        check("8080:80,x=y", "\"x=y\" is not known; the option there is is mode=host");
+        check("host:8080:80", "\"host\" is not an IPv4 address");
+        let ipv6 = "IPv6 addresses are not supported by this version; give an IPv4 address or none";
+        check("[::1]:8080:80", ipv6);
+    }
+
+    #[test]
+    fn variables_may_have_anything_in_their_values() {
+        let some = |name: &str, value: &str| Variable { name: name.into(), value: Some(value.into()) };
+        assert_eq!(variable("A=b=c"), Ok(some("A", "b=c")));
+        assert_eq!(variable("A="), Ok(some("A", "")));
+        assert_eq!(variable("A"), Ok(Variable { name: "A".into(), value: None }));
+        assert!(variable("=b").is_err() && variable("").is_err());
+        let file = "# comment\n\n  A=1\nB=two words # kept\r\nC\n";
+        let wanted =
+            [some("A", "1"), some("B", "two words # kept"), Variable { name: "C".into(), value: None }];
+        assert_eq!(variables(file), Ok(wanted.to_vec()));
+        assert_eq!(variables("A=1\n=2").unwrap_err()[..7], *"line 2:");
+    }
+
+    #[test]
+    fn scalings_and_labels_are_pairs() {
+        let scaling = |text| scaling(text).map(|s| (s.service, s.replicas.0));
+        assert_eq!(scaling("web=3"), Ok(("web".into(), 3)));
+        assert_eq!(scaling("web=-1"), Ok(("web".into(), -1)));
+        for bad in ["web", "web=", "=3", "web=x", "web=1.5"] {
+            assert!(scaling(bad).is_err(), "{bad}");
+        }
+        assert_eq!(label("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert!(label("a").is_err() && label("=b").is_err());
+    }
+
+    #[test]
+    fn durations_are_whole_milliseconds() {
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        for bad in ["", "10", "-1s", "1us", "x"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranges_have_nothing_behind_their_prefix() {
+        assert!(range("10.210.0.0/16").is_ok());
+        assert_eq!(
+            range("10.210.0.1/16").unwrap_err(),
+            "has bits behind its prefix; the range is 10.210.0.0/16"
+        );
+        assert!(range("10.210.0.0").is_err() && range("fd00::/8").is_err());
+    }
+
+    #[test]
+    fn what_is_advertised_may_have_a_port() {
+        for text in ["10.0.0.7", "10.0.0.7:8080", "::1", "[::1]:8080", "node-1.example.org", "node-1:1"] {
+            let advertise: Advertise = text.parse().unwrap();
+            assert_eq!(advertise.to_string(), text);
+            assert_eq!(advertise.port.is_some(), text.contains(':') && text != "::1", "{text}");
+        }
+        for bad in ["", ":80", "a b", "a:x", "a:0"] {
+            assert!(bad.parse::<Advertise>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_the_replicated_mode_is_there() {
+        assert_eq!(mode("replicated"), Ok(()));
+        assert_eq!(mode("global").unwrap_err(), "global is not supported by this version; replicated is");
+        assert_eq!(mode("x").unwrap_err(), "give replicated");
+    }
+}

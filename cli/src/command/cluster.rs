@@ -1,0 +1,38 @@
+//! `warren cluster ...`
+
+use crate::args::{ClusterCommand, Global};
+use crate::connect::connect;
+use crate::failure::{Exit, Failure};
+use crate::output;
+use crate::view::cluster::{InfoView, LoopView};
+use crate::view::now;
+
+pub async fn run(global: &Global, command: ClusterCommand) -> Result<(), Failure> {
+    match command {
+        ClusterCommand::Info => info(global).await,
+        ClusterCommand::Loops { name } => loops(global, name).await,
+    }
+}
+
+async fn info(global: &Global) -> Result<(), Failure> {
+    let what = "the cluster was not asked";
+    let client = connect(global, what).await?;
+    let info = client.cluster().info().await.map_err(|error| Failure::of_client(what, error))?;
+    output::document(global.output, &InfoView::new(info, client.address()))
+}
+
+async fn loops(global: &Global, name: Option<String>) -> Result<(), Failure> {
+    let what = "background loops were not listed";
+    let client = connect(global, what).await?;
+    let mut loops = client.cluster().loops().await.map_err(|error| Failure::of_client(what, error))?;
+    if let Some(name) = name {
+        let names: Vec<String> = loops.iter().map(|known| known.name.clone()).collect();
+        loops.retain(|known| known.name == name);
+        if loops.is_empty() {
+            let why = format!("there is no loop {name}; there are: {}", names.join(", "));
+            return Err(Failure::new(Exit::NotFound, what, why, "choose one of those"));
+        }
+    }
+    let loops: Vec<LoopView> = loops.into_iter().map(Into::into).collect();
+    output::list(global.output, &loops, now())
+}

@@ -1,0 +1,131 @@
+//! Objects as people and programs see them: stable documents with camelCase fields, ids as text, times as RFC
+//! 3339, quantities as people write them. What is absent is left out.
+
+pub mod cluster;
+pub mod node;
+pub mod service;
+pub mod spec;
+pub mod task;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Serialize, Serializer};
+use warren_types::{Timestamp, Violations};
+
+use crate::failure::Failure;
+
+/// A point in time in a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time(pub Timestamp);
+
+impl Time {
+    /// From milliseconds since the epoch.
+    pub fn new(millis: u64) -> Self {
+        Self(Timestamp(millis))
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let time = i64::try_from(self.0.0).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+        // What the calendar cannot say stays the number that it is.
+        match time {
+            Some(time) => serializer.collect_str(&format_args!("{time:.3}")),
+            None => serializer.serialize_u64(self.0.0),
+        }
+    }
+}
+
+/// The machine's clock.
+pub fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// How long ago, in its two largest units at most: `8s`, `5m`, `3h12m`, `12d`.
+pub fn age(since: Timestamp, now: Timestamp) -> String {
+    let seconds = now.since(since).as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..600 if !seconds.is_multiple_of(60) => format!("{minutes}m{}s", seconds % 60),
+        60..3600 => format!("{minutes}m"),
+        3600..36_000 if !minutes.is_multiple_of(60) => format!("{hours}h{}m", minutes % 60),
+        3600..172_800 => format!("{hours}h"),
+        _ => format!("{days}d"),
+    }
+}
+
+/// As people write it: `10s`, `1m30s`.
+pub fn duration(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string().replace(' ', "")
+}
+
+/// Roughly, for tables: `512MiB`, `23.4GiB`.
+pub fn about(bytes: u64) -> String {
+    let unit =
+        [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter().find(|(_, bits)| bytes >> bits > 0);
+    let Some((name, bits)) = unit else { return format!("{bytes}B") };
+    let tenths = ((bytes % (1 << bits)) * 10) >> bits;
+    if tenths == 0 { format!("{}{name}", bytes >> bits) } else { format!("{}.{tenths}{name}", bytes >> bits) }
+}
+
+/// Enough of an id to tell it from others in a cluster, and to be typed.
+pub fn short_id(id: &str) -> String {
+    id.chars().take(10).collect()
+}
+
+/// `None` for a text that is absent.
+fn given(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// What a manager answered and this version cannot read.
+fn unreadable(what: &str) -> impl Fn(Violations) -> Failure {
+    let what = format!("{what} cannot be shown");
+    move |why| Failure::not_understood(what.clone(), why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_short() {
+        let age = |seconds: u64| age(Timestamp(1000), Timestamp(1000 + seconds * 1000));
+        let cases = [
+            (0, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (61, "1m1s"),
+            (600, "10m"),
+            (3600, "1h"),
+            (3660, "1h1m"),
+            (40_000, "11h"),
+            (172_800, "2d"),
+        ];
+        for (seconds, wanted) in cases {
+            assert_eq!(age(seconds), wanted);
+        }
+        assert_eq!(super::age(Timestamp(5), Timestamp(0)), "0s");
+    }
+
+    #[test]
+    fn amounts_are_rounded_down_to_what_fits_a_table() {
+        let cases =
+            [(0, "0B"), (1023, "1023B"), (1024, "1KiB"), (512 << 20, "512MiB"), (25_165_824_000, "23.4GiB")];
+        for (bytes, wanted) in cases {
+            assert_eq!(about(bytes), wanted);
+        }
+        assert_eq!(about(u64::MAX), "16777215.9TiB");
+        assert_eq!(duration(Duration::from_millis(90_500)), "1m30s500ms");
+    }
+
+    #[test]
+    fn times_are_rfc_3339_with_milliseconds() {
+        let time = |millis| serde_json::to_string(&Time::new(millis)).unwrap();
+        assert_eq!(time(1_795_184_280_120), "\"2026-11-20T14:18:00.120Z\"");
+        assert_eq!(time(0), "\"1970-01-01T00:00:00.000Z\"");
+        assert_eq!(time(u64::MAX), u64::MAX.to_string());
+    }
+}

@@ -1,0 +1,189 @@
+//! The cluster as a manager sees it, and that manager's background loops.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use warren_proto::v1;
+use warren_types::Timestamp;
+
+use super::{Time, age, duration, given};
+use crate::output::{Column, Row, column};
+
+/// Counts are of the cluster; index, term and log are of the manager that was asked.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InfoView {
+    id: String,
+    created_at: Time,
+    ranges: Vec<String>,
+    nodes: u32,
+    nodes_ready: u32,
+    services: u32,
+    tasks: u32,
+    tasks_running: u32,
+    manager_id: String,
+    manager_address: String,
+    version: String,
+    leader: bool,
+    term: u64,
+    applied_index: u64,
+    log_writes: u64,
+    log_bytes_written: u64,
+}
+
+impl InfoView {
+    /// What the manager at `address` answered.
+    pub fn new(wire: v1::InfoResponse, address: &str) -> Self {
+        Self {
+            id: wire.cluster_id,
+            created_at: Time::new(wire.created_at),
+            ranges: wire.ranges,
+            nodes: wire.nodes,
+            nodes_ready: wire.nodes_ready,
+            services: wire.services,
+            tasks: wire.tasks,
+            tasks_running: wire.tasks_running,
+            manager_id: wire.manager_id,
+            manager_address: address.to_owned(),
+            version: wire.version,
+            leader: wire.leader,
+            term: wire.term,
+            applied_index: wire.applied_index,
+            log_writes: wire.log_writes,
+            log_bytes_written: wire.log_bytes_written,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoopView {
+    name: String,
+    /// Left out for a loop that runs only when woken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interval: Option<String>,
+    running: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_run_at: Option<Time>,
+    last_duration: String,
+    #[serde(skip)]
+    took: Duration,
+    runs: u64,
+    failures: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
+}
+
+impl From<v1::Loop> for LoopView {
+    fn from(wire: v1::Loop) -> Self {
+        let took = Duration::from_micros(wire.last_duration_us);
+        Self {
+            took,
+            name: wire.name,
+            interval: (wire.interval_ms != 0).then(|| duration(Duration::from_millis(wire.interval_ms))),
+            running: wire.running,
+            last_run_at: wire.last_run_at.map(Time::new),
+            last_duration: duration(took),
+            runs: wire.runs,
+            failures: wire.failures,
+            last_error: given(wire.last_error),
+        }
+    }
+}
+
+impl Row for LoopView {
+    const COLUMNS: &'static [Column] = &[
+        column("NAME"),
+        column("INTERVAL"),
+        column("RUNNING"),
+        column("LAST RUN"),
+        column("TOOK"),
+        column("RUNS"),
+        column("FAILURES"),
+        column("LAST ERROR"),
+    ];
+
+    fn cells(&self, _: bool, now: Timestamp) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.interval.clone().unwrap_or_else(|| "when woken".to_owned()),
+            if self.running { "yes" } else { "no" }.to_owned(),
+            self.last_run_at.map_or_else(|| "never".to_owned(), |at| age(at.0, now)),
+            self.last_run_at.map_or_else(String::new, |_| format!("{:.1?}", self.took)),
+            self.runs.to_string(),
+            self.failures.to_string(),
+            self.last_error.clone().unwrap_or_default(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Format;
+    use crate::output::tests::{rendered, shown};
+
+    #[test]
+    fn loops_have_a_line_each() {
+        let every = v1::Loop {
+            name: "liveness".into(),
+            interval_ms: 1000,
+            running: true,
+            last_run_at: Some(1000),
+            last_duration_us: 1500,
+            last_error: "no leader".into(),
+            runs: 12,
+            failures: 1,
+        };
+        let woken = v1::Loop { name: "planner".into(), ..Default::default() };
+        let loops = [every, woken].map(LoopView::from);
+        insta::assert_snapshot!(shown(&loops, false, Timestamp(3000)), @r"
+        NAME       INTERVAL     RUNNING   LAST RUN   TOOK    RUNS   FAILURES   LAST ERROR
+        liveness   1s           yes       2s         1.5ms   12     1          no leader
+        planner    when woken   no        never              0      0
+        ");
+        insta::assert_snapshot!(rendered(Format::Yaml, &loops), @r#"
+        - name: liveness
+          interval: 1s
+          running: true
+          lastRunAt: "1970-01-01T00:00:01.000Z"
+          lastDuration: 1ms500us
+          runs: 12
+          failures: 1
+          lastError: no leader
+        - name: planner
+          running: false
+          lastDuration: 0s
+          runs: 0
+          failures: 0
+        "#);
+    }
+
+    #[test]
+    fn the_cluster_is_one_document() {
+        let info = v1::InfoResponse {
+            cluster_id: "c".into(),
+            ranges: vec!["10.210.0.0/16".into()],
+            ..Default::default()
+        };
+        insta::assert_snapshot!(rendered(Format::Yaml, &InfoView::new(info, "/run/warren/warren.sock")), @r#"
+        id: c
+        createdAt: "1970-01-01T00:00:00.000Z"
+        ranges:
+        - 10.210.0.0/16
+        nodes: 0
+        nodesReady: 0
+        services: 0
+        tasks: 0
+        tasksRunning: 0
+        managerId: ""
+        managerAddress: /run/warren/warren.sock
+        version: ""
+        leader: false
+        term: 0
+        appliedIndex: 0
+        logWrites: 0
+        logBytesWritten: 0
+        "#);
+    }
+}

@@ -1,0 +1,177 @@
+//! What is known of a service that is waited for, and what follows from it. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warren_client::Change;
+use warren_proto::convert::task_state;
+use warren_proto::v1;
+use warren_types::TaskState;
+
+use super::{Goal, Wanted};
+use crate::view::task::{LOST, name};
+
+/// A service and its tasks, as last seen.
+#[derive(Debug, Clone, Default)]
+pub struct Picture {
+    service: Known,
+    tasks: BTreeMap<String, v1::Task>,
+}
+
+#[derive(Debug, Clone, Default)]
+enum Known {
+    #[default]
+    NotYet,
+    There(Box<v1::Service>),
+    Gone,
+}
+
+/// Whether what is waited for has come, or can be given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is as wanted.
+    Reached,
+    /// It will not come, for these reasons.
+    Broken(Vec<String>),
+    /// Not yet.
+    Waiting,
+}
+
+impl Picture {
+    pub fn of(service: v1::Service, tasks: Vec<v1::Task>) -> Self {
+        let tasks = tasks.into_iter().map(|task| (task.id.clone(), task)).collect();
+        Self { service: Known::There(Box::new(service)), tasks }
+    }
+
+    pub fn gone() -> Self {
+        Self { service: Known::Gone, tasks: BTreeMap::new() }
+    }
+
+    pub fn is_known(&self) -> bool {
+        !matches!(self.service, Known::NotYet)
+    }
+
+    /// Takes over what changed. What is not about a service or a task does not matter here.
+    pub fn apply(&mut self, change: Change) {
+        match change {
+            Change::Service(service) => self.service = Known::There(Box::new(service)),
+            Change::RemovedService(_) => *self = Self::gone(),
+            Change::Task(task) => {
+                // What was looked up may be newer than a change that was on its way meanwhile.
+                let is_newer = |known: &v1::Task| (known.attempt, known.state) > (task.attempt, task.state);
+                if !self.tasks.get(&task.id).is_some_and(is_newer) {
+                    self.tasks.insert(task.id.clone(), task);
+                }
+            }
+            Change::RemovedTask(id) => {
+                self.tasks.remove(&id);
+            }
+            Change::Node(_) | Change::RemovedNode(_) | Change::Resync(_) => {}
+        }
+    }
+
+    /// What follows for `wanted`.
+    pub fn judge(&self, wanted: &Wanted) -> Verdict {
+        match (&self.service, wanted.goal) {
+            (Known::NotYet, _) => Verdict::Waiting,
+            (Known::Gone, Goal::Gone) => Verdict::Reached,
+            (Known::There(_), Goal::Gone) => Verdict::Waiting,
+            (Known::Gone, Goal::Running) => {
+                Verdict::Broken(vec!["it was removed in the meantime".to_owned()])
+            }
+            (Known::There(service), Goal::Running) if service.removing => {
+                Verdict::Broken(vec!["it is being removed".to_owned()])
+            }
+            (Known::There(service), Goal::Running) => self.judge_running(service, &wanted.known),
+        }
+    }
+
+    fn judge_running(&self, service: &v1::Service, known: &BTreeSet<String>) -> Verdict {
+        let given_up = self.tasks.values().filter(|task| !known.contains(&task.id) && gave_up(task));
+        let why: Vec<String> = given_up.map(|task| format!("{}: {}", name(task), line(task))).collect();
+        if !why.is_empty() {
+            return Verdict::Broken(why);
+        }
+        let slots = replicas(service);
+        let left = self.tasks.values().any(|task| task.slot > slots && !task.removed);
+        if self.ready(service) == slots && !left { Verdict::Reached } else { Verdict::Waiting }
+    }
+
+    /// How many of the wanted slots have a task of the current revision that serves.
+    fn ready(&self, service: &v1::Service) -> u32 {
+        let serving = self.tasks.values().filter(|task| {
+            let running = state(task) == Some(TaskState::Running) && task.ready && task.lost_since.is_none();
+            running && task.desired() == v1::Desired::Running && task.revision == service.revision
+        });
+        let slots: BTreeSet<u32> =
+            serving.map(|task| task.slot).filter(|slot| *slot <= replicas(service)).collect();
+        u32::try_from(slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// One line on all of it.
+    pub fn summary(&self, wanted: &Wanted) -> String {
+        let left = self.tasks.values().filter(|task| !task.removed).count();
+        match (&self.service, wanted.goal) {
+            (Known::There(service), Goal::Running) => {
+                format!("service {}: {} of {} ready", wanted.name, self.ready(service), replicas(service))
+            }
+            (_, Goal::Running) => format!("service {}", wanted.name),
+            (Known::Gone, Goal::Gone) => format!("service {}: gone", wanted.name),
+            (_, Goal::Gone) if left == 1 => format!("service {}: 1 task left", wanted.name),
+            (_, Goal::Gone) => format!("service {}: {left} tasks left", wanted.name),
+        }
+    }
+
+    /// What the newest task of each slot still waits for, in the order of slots.
+    pub fn waiting_for(&self, goal: Goal) -> Vec<(String, String)> {
+        let mut newest: BTreeMap<u32, &v1::Task> = BTreeMap::new();
+        for task in self.tasks.values().filter(|task| !task.removed) {
+            let place = newest.entry(task.slot).or_insert(task);
+            if number(task) > number(place) {
+                *place = task;
+            }
+        }
+        let waiting =
+            |task: &&v1::Task| goal == Goal::Gone || state(task) != Some(TaskState::Running) || !task.ready;
+        newest.into_values().filter(waiting).map(|task| (name(task), line(task))).collect()
+    }
+}
+
+fn number(task: &v1::Task) -> u64 {
+    task.id.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
+}
+
+fn state(task: &v1::Task) -> Option<TaskState> {
+    task_state(task.state).ok()
+}
+
+/// The worker will not try again: it ran out of attempts, or could never run it.
+fn gave_up(task: &v1::Task) -> bool {
+    matches!(state(task), Some(TaskState::Failed | TaskState::Rejected))
+}
+
+fn replicas(service: &v1::Service) -> u32 {
+    let mode = service.spec.as_ref().and_then(|spec| spec.mode);
+    let wanted = mode.map_or(0, |v1::service_spec::Mode::Replicated(replicated)| replicated.replicas);
+    u32::try_from(wanted).unwrap_or(0)
+}
+
+/// `STARTING on node-1, attempt 3: exited with 1; starts again in 4s`.
+fn line(task: &v1::Task) -> String {
+    let ended = state(task).is_some_and(TaskState::is_terminal);
+    let mut line = match state(task) {
+        _ if task.lost_since.is_some() && !ended => LOST.to_owned(),
+        Some(TaskState::Running) if !task.ready => "RUNNING, not ready".to_owned(),
+        Some(state) => state.as_str().to_owned(),
+        None => format!("state {}", task.state),
+    };
+    if !task.node_name.is_empty() {
+        line += &format!(" on {}", task.node_name);
+    }
+    if task.attempt > 1 {
+        line += &format!(", attempt {}", task.attempt);
+    }
+    if !task.reason.is_empty() {
+        line += &format!(": {}", task.reason);
+    }
+    line
+}

@@ -1,0 +1,150 @@
+use super::*;
+use warren_types::TaskState;
+
+const ID: &str = "3k2v9x0000000000000000abc";
+
+fn service(replicas: i64) -> v1::Service {
+    let mode = v1::service_spec::Mode::Replicated(v1::Replicated { replicas });
+    let spec = v1::ServiceSpec { name: "web".into(), mode: Some(mode), ..Default::default() };
+    v1::Service { id: ID.into(), spec: Some(spec), revision: 1, ..Default::default() }
+}
+
+fn task(number: u64, slot: u32, state: TaskState) -> v1::Task {
+    v1::Task {
+        id: format!("{ID}-{number}"),
+        service_name: "web".into(),
+        slot,
+        revision: 1,
+        node_name: "node-1".into(),
+        desired: v1::Desired::Running.into(),
+        state: v1::TaskState::from(state).into(),
+        attempt: 1,
+        ready: state == TaskState::Running,
+        ..Default::default()
+    }
+}
+
+#[track_caller]
+fn check(replicas: i64, tasks: Vec<v1::Task>, wanted: Verdict) {
+    let service = service(replicas);
+    let running = Wanted::new(&service, Goal::Running);
+    assert_eq!(Picture::of(service, tasks).judge(&running), wanted);
+}
+
+#[test]
+fn every_slot_must_serve_and_no_other_task_be_left() {
+    use TaskState::{Running, Shutdown, Starting};
+    check(0, vec![], Verdict::Reached);
+    check(2, vec![task(1, 1, Running)], Verdict::Waiting);
+    check(2, vec![task(1, 1, Running), task(2, 2, Starting)], Verdict::Waiting);
+    check(2, vec![task(1, 1, Running), task(2, 2, Running)], Verdict::Reached);
+    // Two in one slot are not two slots.
+    check(2, vec![task(1, 1, Running), task(2, 1, Running)], Verdict::Waiting);
+    // Scaled down: the third is still stopping, then gone.
+    check(1, vec![task(1, 1, Running), task(2, 2, Shutdown)], Verdict::Waiting);
+    let gone = v1::Task { removed: true, ..task(2, 2, Shutdown) };
+    check(1, vec![task(1, 1, Running), gone], Verdict::Reached);
+    // An old task of a slot does not matter once the new one serves.
+    check(1, vec![task(1, 1, Shutdown), task(2, 1, Running)], Verdict::Reached);
+}
+
+#[test]
+fn a_task_that_runs_does_not_serve_for_many_reasons() {
+    let running = || task(1, 1, TaskState::Running);
+    check(1, vec![v1::Task { ready: false, ..running() }], Verdict::Waiting);
+    check(1, vec![v1::Task { lost_since: Some(5), ..running() }], Verdict::Waiting);
+    check(1, vec![v1::Task { desired: v1::Desired::Shutdown.into(), ..running() }], Verdict::Waiting);
+    check(1, vec![v1::Task { revision: 2, ..running() }], Verdict::Waiting);
+}
+
+#[test]
+fn a_task_that_was_given_up_ends_the_waiting_unless_it_is_an_old_story() {
+    let reason = "command \"x\" is not in the image".to_owned();
+    let rejected = v1::Task { reason, ..task(1, 1, TaskState::Rejected) };
+    let why = "web.1: REJECTED on node-1: command \"x\" is not in the image".to_owned();
+    check(1, vec![rejected.clone()], Verdict::Broken(vec![why]));
+    let failed = v1::Task { attempt: 4, reason: "exited with 1".into(), ..task(1, 1, TaskState::Failed) };
+    let why = "web.1: FAILED on node-1, attempt 4: exited with 1".to_owned();
+    check(1, vec![failed, task(2, 1, TaskState::Pending)], Verdict::Broken(vec![why]));
+
+    let service = service(1);
+    let known = [rejected.id.clone()].into();
+    let wanted = Wanted { known, ..Wanted::new(&service, Goal::Running) };
+    let picture = Picture::of(service, vec![rejected, task(2, 1, TaskState::Running)]);
+    assert_eq!(picture.judge(&wanted), Verdict::Reached);
+}
+
+#[test]
+fn a_service_that_goes_away_is_what_was_wanted_or_is_not() {
+    let there = service(1);
+    let (running, gone) = (Wanted::new(&there, Goal::Running), Wanted::new(&there, Goal::Gone));
+    assert_eq!(Picture::default().judge(&gone), Verdict::Waiting);
+    assert_eq!(Picture::of(there.clone(), vec![]).judge(&gone), Verdict::Waiting);
+    assert_eq!(Picture::gone().judge(&gone), Verdict::Reached);
+    let broken = |why: &str| Verdict::Broken(vec![why.to_owned()]);
+    assert_eq!(Picture::gone().judge(&running), broken("it was removed in the meantime"));
+    let removing = v1::Service { removing: true, ..there };
+    assert_eq!(Picture::of(removing, vec![]).judge(&running), broken("it is being removed"));
+}
+
+#[test]
+fn changes_lead_to_the_same_picture_as_looking() {
+    let mut picture = Picture::of(service(1), vec![task(1, 1, TaskState::Failed)]);
+    let wanted = Wanted { known: [format!("{ID}-1")].into(), ..Wanted::new(&service(1), Goal::Running) };
+    picture.apply(Change::RemovedTask(format!("{ID}-1")));
+    picture.apply(Change::Task(task(2, 1, TaskState::Starting)));
+    assert_eq!(picture.judge(&wanted), Verdict::Waiting);
+    assert_eq!(picture.summary(&wanted), "service web: 0 of 1 ready");
+    picture.apply(Change::Task(task(2, 1, TaskState::Running)));
+    assert_eq!(picture.judge(&wanted), Verdict::Reached);
+    picture.apply(Change::Service(service(2)));
+    assert_eq!(picture.judge(&wanted), Verdict::Waiting);
+    picture.apply(Change::RemovedService(ID.to_owned()));
+    let gone = Wanted { goal: Goal::Gone, ..wanted };
+    assert_eq!(picture.judge(&gone), Verdict::Reached);
+    assert_eq!(picture.summary(&gone), "service web: gone");
+}
+
+#[test]
+fn an_old_change_does_not_turn_the_clock_back() {
+    let failed = v1::Task { attempt: 2, ..task(1, 1, TaskState::Failed) };
+    let mut picture = Picture::of(service(1), vec![failed.clone()]);
+    let wanted = Wanted::new(&service(1), Goal::Running);
+    for old in [task(1, 1, TaskState::Running), v1::Task { attempt: 2, ..task(1, 1, TaskState::Running) }] {
+        picture.apply(Change::Task(old));
+        assert!(matches!(picture.judge(&wanted), Verdict::Broken(_)));
+    }
+    // The next attempt starts from the beginning.
+    let mut picture = Picture::of(service(1), vec![task(1, 1, TaskState::Running)]);
+    picture.apply(Change::Task(v1::Task { attempt: 2, ..task(1, 1, TaskState::Starting) }));
+    assert_eq!(picture.judge(&wanted), Verdict::Waiting);
+}
+
+#[test]
+fn each_slot_says_what_its_newest_task_waits_for() {
+    let pending = v1::Task {
+        node_name: String::new(),
+        reason: "0 of 1 nodes fit: 1 lacks memory".into(),
+        attempt: 0,
+        ..task(10, 1, TaskState::Pending)
+    };
+    let tasks = vec![
+        task(9, 1, TaskState::Failed),
+        pending,
+        v1::Task { ready: false, ..task(2, 2, TaskState::Running) },
+        task(3, 3, TaskState::Running),
+        v1::Task { lost_since: Some(1), attempt: 2, ..task(4, 4, TaskState::Starting) },
+        v1::Task { removed: true, ..task(5, 5, TaskState::Shutdown) },
+    ];
+    let picture = Picture::of(service(4), tasks);
+    let lines = |goal| picture.waiting_for(goal).into_iter().map(|(name, line)| format!("{name} {line}"));
+    let wanted = [
+        "web.1 PENDING: 0 of 1 nodes fit: 1 lacks memory",
+        "web.2 RUNNING, not ready on node-1",
+        "web.4 LOST on node-1, attempt 2",
+    ];
+    assert_eq!(lines(Goal::Running).collect::<Vec<_>>(), wanted);
+    assert_eq!(lines(Goal::Gone).nth(2).as_deref(), Some("web.3 RUNNING on node-1"));
+    let gone = Wanted::new(&service(4), Goal::Gone);
+    assert_eq!(picture.summary(&gone), "service web: 5 tasks left");
+}

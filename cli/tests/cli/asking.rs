@@ -1,0 +1,95 @@
+//! Everything that only asks, and everything that is wrong before anything can be asked.
+
+use crate::person::Person;
+
+#[test]
+fn without_a_context_there_is_nobody_to_ask() {
+    let person = Person::new();
+    std::fs::remove_file(person.path("contexts.toml")).unwrap();
+    let said = person.fails(2, &["service", "ls"]);
+    let wanted = "error: services were not listed\n  why: there is no cluster context\n  \
+                  try: run `warren manager init` on this machine, or pass --manager or --context\n";
+    assert_eq!(said, wanted);
+    // A socket of this machine's manager is enough.
+    std::fs::create_dir(person.path("run")).unwrap();
+    std::os::unix::fs::symlink(person.path("warren.sock"), person.path("run/warren.sock")).unwrap();
+    person.ok(&["service", "ls"]);
+    assert_eq!(person.ok(&["version"]), concat!("warren ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn whom_to_ask_is_said_by_flags() {
+    let person = Person::new();
+    let said = person.fails(5, &["--context", "gone", "node", "ls"]);
+    assert!(
+        said.contains("why: cannot reach the manager at /nowhere/s: /nowhere/s does not exist"),
+        "{said}"
+    );
+    let said = person.fails(3, &["--context", "nobody", "node", "ls"]);
+    assert!(said.contains("there is no context \"nobody\"") && said.contains("it has: here, gone"), "{said}");
+    let said = person.fails(2, &["--manager", "127.0.0.1:1", "node", "ls"]);
+    assert!(said.contains("context \"here\" has no certificate"), "{said}");
+    let said = person.fails(2, &["--manager", "127.0.0.1", "node", "ls"]);
+    assert!(said.contains("give HOST:PORT"), "{said}");
+}
+
+#[test]
+fn a_damaged_contexts_file_is_told_without_its_text() {
+    let person = Person::new();
+    person.write_contexts("[[contexts]]\nname = \"a\"\nkey = \"SECRET");
+    let said = person.fails(1, &["node", "ls"]);
+    assert!(said.contains("contexts.toml: line 3") && !said.contains("SECRET"), "{said}");
+}
+
+#[test]
+fn each_kind_of_refusal_has_its_exit_code() {
+    let person = Person::new();
+    let said = person.fails(6, &["node", "inspect", "node-1"]);
+    assert!(said.contains("needs the role admin, this is a viewer"), "{said}");
+    person.fails(3, &["task", "inspect", "web.1"]);
+    person.fails(3, &["service", "inspect", "web"]);
+    person.fails(3, &["service", "ps", "web"]);
+    let said = person.fails(3, &["cluster", "loops", "x"]);
+    assert!(said.contains("there is no loop x; there are: planner, liveness"), "{said}");
+    for wrong in [&["service"][..], &["nothing"], &["service", "create"], &["node", "ls", "--timeout", "x"]] {
+        person.fails(2, wrong);
+    }
+    person.fails(2, &["node", "ls", "--log-level", "=!"]);
+}
+
+#[test]
+fn everything_is_listed_for_people_and_for_programs() {
+    let person = Person::new();
+    assert_eq!(person.ok(&["service", "ls"]), "NAME   REPLICAS   IMAGE   PORTS   AGE   ID\n");
+    assert_eq!(person.ok(&["service", "ls", "-o", "json"]), "[]\n");
+    assert_eq!(person.ok(&["service", "ls", "-o", "yaml"]).trim(), "[]");
+    assert!(person.ok(&["node", "ls"]).contains("node-1   READY"));
+    assert!(person.ok(&["node", "ls", "-o", "wide"]).contains("RUNTIME"));
+    let info: serde_json::Value =
+        serde_json::from_str(&person.ok(&["cluster", "info", "-o", "json"])).unwrap();
+    assert_eq!((&info["id"], &info["logBytesWritten"]), (&"c1".into(), &0.into()));
+    assert!(person.ok(&["cluster", "info"]).starts_with("id: c1\n"));
+    assert_eq!(person.ok(&["cluster", "loops", "planner"]).lines().count(), 2);
+    assert_eq!(person.ok(&["cluster", "loops"]).lines().count(), 3);
+}
+
+#[test]
+fn images_are_imported_from_files_and_from_standard_input() {
+    let person = Person::new();
+    let file = person.path("web.tar");
+    std::fs::write(&file, "good").unwrap();
+    let file = file.to_str().unwrap();
+    let wanted = "IMAGE   NODE     SIZE   DIGEST\nweb:1   node-1   4B     sha256:1\n";
+    for _ in 0..2 {
+        assert_eq!(person.ok(&["image", "import", file]), wanted);
+    }
+    let ran = person.warren_with(&["image", "import", "-"], b"good");
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, wanted), "{ran:?}");
+    let ran = person.warren_with(&["image", "import", "-"], b"bad");
+    assert!(ran.code == 1 && ran.stderr.contains("node-1: this is no image archive"), "{ran:?}");
+    let said = person.fails(1, &["image", "import", file, "--node", "node-1", "--node", "full"]);
+    assert!(said.contains("why: full: the disk is full\n"), "{said}");
+    let said = person.fails(3, &["image", "import", "/nowhere/web.tar"]);
+    assert!(said.contains("/nowhere/web.tar: there is no such file"), "{said}");
+    person.fails(2, &["image", "import", person.path("").to_str().unwrap()]);
+}

@@ -1,0 +1,9 @@
+//! The `warren` program as people run it, against a manager that keeps its state in memory: exit codes, what
+//! goes to which output, and the words.
+
+#![allow(clippy::unwrap_used)]
+
+mod asking;
+mod fake;
+mod person;
+mod services;

@@ -1,0 +1,153 @@
+//! `warren service ...`: what is waited for and how it ends.
+
+use crate::person::Person;
+
+fn create<'a>(name: &'a str, image: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["service", "create", name, "--image", image], more].concat()
+}
+
+#[test]
+fn a_service_is_created_waited_for_shown_and_removed() {
+    let person = Person::new();
+    let ran = person.warren(&create("web", "runs", &["--replicas=2", "--publish=8080:80"]));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let id = ran.stdout.trim();
+    assert_eq!(id.len(), 25, "{ran:?}");
+    assert!(ran.stderr.starts_with("service web created\n"), "{ran:?}");
+    assert!(ran.stderr.ends_with("service web: 2 of 2 ready\n"), "{ran:?}");
+
+    let listed = person.ok(&["service", "ls"]);
+    let row: Vec<&str> = listed.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..4], ["web", "0/2", "runs", "8080->80/tcp"], "{listed}");
+    assert_eq!(*row.last().unwrap(), &id[..10], "{listed}");
+    let tasks = person.ok(&["service", "ps", "web"]);
+    let names: Vec<&str> = tasks.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(names, ["web.1", "web.2"]);
+    let shown: serde_json::Value =
+        serde_json::from_str(&person.ok(&["service", "inspect", id, "-o", "json"])).unwrap();
+    assert_eq!(shown["spec"]["mode"]["replicated"]["replicas"], 2);
+
+    let ran = person.warren(&["service", "rm", "web", "web"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "web\n"), "{ran:?}");
+    assert!(ran.stderr.ends_with("service web: gone\n"), "{ran:?}");
+    let again = person.fails(3, &["service", "rm", "web"]);
+    assert!(again.starts_with("error: nothing was removed\n  why: there is no service web\n"), "{again}");
+    assert_eq!(person.ok(&["task", "ls", "-o", "json"]), "[]\n");
+}
+
+#[test]
+fn what_is_created_can_be_printed_for_programs() {
+    let person = Person::new();
+    let ran = person.warren(&create("web", "runs", &["-o", "json"]));
+    let shown: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(shown["name"], "web");
+}
+
+#[test]
+fn a_name_that_is_taken_is_a_conflict() {
+    let person = Person::new();
+    person.ok(&create("web", "runs", &[]));
+    let said = person.fails(4, &create("web", "runs", &[]));
+    let wanted = "error: service web was not created\n  why: there is a service web already\n";
+    assert!(said.starts_with(wanted), "{said}");
+}
+
+#[test]
+fn a_task_that_can_never_run_ends_the_waiting_with_its_reason() {
+    let person = Person::new();
+    let said = person.fails(1, &create("web", "rejected", &[]));
+    let end = "error: service web does not run as wanted
+  \
+               why: web.1: REJECTED on node-1: image rejected is not on this node
+  \
+               try: look further with `warren service ps web` and `warren task inspect TASK`
+";
+    assert!(said.ends_with(end), "{said}");
+    // Scaling it is not blamed for what went wrong before; the new slot is.
+    let said = person.fails(1, &["service", "scale", "web=2"]);
+    assert!(said.contains("web.2: REJECTED") && !said.contains("why: web.1"), "{said}");
+}
+
+#[test]
+fn waiting_ends_with_what_is_missing_and_can_be_left_out() {
+    let person = Person::new();
+    let said = person.fails(7, &create("web", "pending", &["--timeout=500ms"]));
+    assert!(said.contains("web.1: PENDING: 0 of 1 nodes fit: 1 lacks memory\n"), "{said}");
+    assert!(said.contains("error: service web does not run as wanted after 500ms\n"), "{said}");
+    person.ok(&create("other", "pending", &["--detach"]));
+    assert_eq!(person.manager.replicas("other"), Some(1));
+}
+
+#[test]
+fn several_services_are_scaled_or_none() {
+    let person = Person::new();
+    person.ok(&create("a", "runs", &[]));
+    person.ok(&create("b", "runs", &["--replicas=2"]));
+    for _ in 0..2 {
+        let ran = person.warren(&["service", "scale", "a=3", "b=0"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, ""), "{ran:?}");
+        assert_eq!((person.manager.replicas("a"), person.manager.replicas("b")), (Some(3), Some(0)));
+    }
+    person.fails(3, &["service", "scale", "a=1", "nobody=1"]);
+    person.fails(2, &["service", "scale", "a=1", "a=2"]);
+    let said = person.fails(2, &["service", "scale", "a=-1"]);
+    assert!(said.contains("replicas: -1 is negative; give 0 to 1000000"), "{said}");
+    assert_eq!(person.manager.replicas("a"), Some(3));
+    let shown: serde_json::Value =
+        serde_json::from_str(&person.ok(&["service", "scale", "a=2", "-o", "json"])).unwrap();
+    assert_eq!(shown[0]["replicas"]["wanted"], 2);
+}
+
+#[test]
+fn a_spec_that_is_wrong_is_refused_with_every_field() {
+    let person = Person::new();
+    let more = ["--memory=1Mi", "--replicas=-1", "-p80:80", "-p80:81"];
+    let said = person.fails(2, &create("Web", "runs", &more[1..2]));
+    assert!(
+        said.contains("\n  why: 2 fields are wrong\n       spec.name: \"Web\" is not a service name"),
+        "{said}"
+    );
+    assert!(said.contains("\n       spec.mode.replicated.replicas: -1 is negative"), "{said}");
+    let said = person.fails(2, &create("web", "runs", &[more[0], more[2], more[3]]));
+    let memory = "spec.task.limits.memory: 1MiB is below the runtime's minimum of 6MiB";
+    assert!(said.contains(memory) && said.contains("spec.ports[1].hostPort: host port 80"), "{said}");
+    assert_eq!(person.manager.replicas("web"), None);
+}
+
+#[test]
+fn what_this_version_lacks_is_refused_by_name() {
+    let person = Person::new();
+    let said = person.fails(2, &create("web", "runs", &["--network", "front"]));
+    let wanted = "error: --network of `warren service create` is not supported by this version\n  \
+                  try: leave it out; `--help` lists what there is\n";
+    assert_eq!(said, wanted);
+    for (more, wanted) in [
+        (["--publish", "53:53/udp"], "/udp is not supported by this version"),
+        (["--publish", "80:80,mode=ingress"], "mode=ingress is not supported by this version"),
+        (["--mode", "global"], "global is not supported by this version"),
+    ] {
+        let said = person.fails(2, &create("web", "runs", &more));
+        assert!(said.contains(wanted), "{said}");
+    }
+    let said = person.fails(2, &["service", "logs", "web"]);
+    assert!(said.starts_with("error: `warren service logs` is not supported by this version\n"), "{said}");
+    assert_eq!(person.manager.replicas("web"), None);
+}
+
+#[test]
+fn variables_come_from_files_and_flags() {
+    let person = Person::new();
+    let file = person.path("env");
+    std::fs::write(&file, "# comment\nA=1\nB=1\n").unwrap();
+    let file = file.to_str().unwrap();
+    person.ok(&create("web", "runs", &["--env-file", file, "--env", "B=2", "--", "-c", "x"]));
+    let shown: serde_json::Value =
+        serde_json::from_str(&person.ok(&["service", "inspect", "web", "-o", "json"])).unwrap();
+    let env = serde_json::json!([{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]);
+    assert_eq!(shown["spec"]["task"]["env"], env);
+    assert_eq!(shown["spec"]["task"]["args"], serde_json::json!(["-c", "x"]));
+    let said = person.fails(3, &create("x", "runs", &["--env-file", "/nowhere/env"]));
+    assert!(said.contains("/nowhere/env: there is no such file"), "{said}");
+    let said = person.fails(2, &create("x", "runs", &["--env", "NOT_SET"]));
+    assert!(said.contains("NOT_SET has no value, and is not set here either"), "{said}");
+}

@@ -1,0 +1,101 @@
+//! A real node on real containers: how long a start takes beside `ctr run`, and what an idle node costs.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use nix::unistd::{SysconfVar, sysconf};
+use warren_testkit::image::Image;
+use warren_testkit::netns::Lab;
+use warren_testkit::node::{Node, Settings};
+
+use crate::figures::Figures;
+
+const IMAGE: &str = "warren.local/bench:1";
+/// Pairs of starts.
+const ROUNDS: usize = 15;
+/// How long the idle node is watched: several heartbeats and a repair of its network.
+const IDLE: Duration = Duration::from_secs(40);
+
+pub fn measure(figures: &mut Figures) -> anyhow::Result<()> {
+    println!("\none node, real containers");
+    let lab = Lab::new();
+    let mut node = Node::start(lab.host(), Settings::default());
+    let archive = node.scratch().join("bench.tar");
+    Image::busybox(IMAGE).arguments(["sleep", "100000"]).oci_archive().write(&archive)?;
+    let archive = archive.to_str().context("a path in UTF-8")?;
+    node.warren().ok(&["image", "import", archive]);
+    node.ctr(["--namespace", "bench", "images", "import", archive]);
+    starts(figures, &node);
+    idle(figures, &mut node)
+}
+
+/// Pairs of `ctr run -d` and `warren service create`, in turn, each until the container runs.
+fn starts(figures: &mut Figures, node: &Node) {
+    let warren = node.warren();
+    let (mut ctr, mut ours, mut ratio, mut inside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        let name = format!("bench-{round}");
+        let start = Instant::now();
+        node.ctr(["--namespace", "bench", "run", "--detach", "--null-io", IMAGE, &name, "sleep", "100000"]);
+        let theirs = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        warren.ok(&["service", "create", &name, "--image", IMAGE, "--stop-grace", "0s"]);
+        let own = start.elapsed().as_secs_f64();
+        let task = &warren.json(&["service", "ps", &name])[0];
+        node.ctr(["--namespace", "bench", "task", "kill", "--signal", "9", &name]);
+        warren.ok(&["service", "rm", &name]);
+        node.ctr(["--namespace", "bench", "task", "delete", "--force", &name]);
+        node.ctr(["--namespace", "bench", "container", "delete", &name]);
+        // The first pair warms caches.
+        if round > 0 {
+            ctr.push(theirs);
+            ours.push(own);
+            ratio.push(own / theirs);
+            inside.extend(since_creation(task));
+        }
+    }
+    figures.add_samples("ctr run -d, whole command", &ctr, "s", "");
+    figures.add_samples("warren service create until running, whole command", &ours, "s", "");
+    figures.add_samples("ratio, pair by pair", &ratio, "x", "<= 1.0");
+    figures.add_samples("created to running, by the cluster's own record", &inside, "s", "");
+}
+
+/// Seconds from the task's creation to its state.
+fn since_creation(task: &serde_json::Value) -> Option<f64> {
+    let time = |field: &str| task[field].as_str()?.parse::<jiff::Timestamp>().ok();
+    Some((time("stateSince")?.as_millisecond() - time("createdAt")?.as_millisecond()) as f64 / 1000.0)
+}
+
+/// Memory, CPU and log of a hybrid node with nothing to do.
+fn idle(figures: &mut Figures, node: &mut Node) -> anyhow::Result<()> {
+    let pid = node.process().pid();
+    let written = |node: &Node| node.warren().json(&["cluster", "info"])["logBytesWritten"].as_u64();
+    let before = (written(node).context("cluster info tells logBytesWritten")?, cpu_seconds(pid)?);
+    // Not a wait for something: what is measured is this time itself.
+    std::thread::sleep(IDLE);
+    let after = (written(node).context("cluster info tells logBytesWritten")?, cpu_seconds(pid)?);
+    ensure!(after.0 >= before.0, "the log's counter went back");
+    let share = (after.1 - before.1) / IDLE.as_secs_f64() * 100.0;
+    figures.add("idle hybrid node, RSS", resident_mebibytes(pid)?, "MiB", "< 40");
+    figures.add("idle hybrid node, CPU", share, "% of core", "");
+    figures.add("idle cluster, bytes written to the log in 40 s", (after.0 - before.0) as f64, "bytes", "0");
+    Ok(())
+}
+
+fn resident_mebibytes(pid: i32) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS in status")?;
+    let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kibibytes / 1024.0)
+}
+
+/// User and system time of all threads so far.
+fn cpu_seconds(pid: i32) -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, after_name) = stat.rsplit_once(')').context("a name in stat")?;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let ticks = |place: usize| fields.get(place).and_then(|field| field.parse::<f64>().ok());
+    let (user, system) = ticks(11).zip(ticks(12)).context("times in stat")?;
+    let per_second = sysconf(SysconfVar::CLK_TCK)?.context("ticks per second")?;
+    Ok((user + system) / per_second as f64)
+}

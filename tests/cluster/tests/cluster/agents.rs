@@ -1,0 +1,116 @@
+//! The real agent beside the real manager: only containers and the kernel's network are fakes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warren_client::TaskFilter;
+use warren_image::{Connection, Images};
+use warren_network::fake::FakeNetwork;
+use warren_proto::v1;
+use warren_runtime::fake::Fake;
+use warren_runtime::{Process, Reference, Runtime};
+use warren_security::LiveCertificate;
+use warren_testkit::wait::eventually_async;
+use warren_worker::{Config, Doors, NodeOverrides, Worker};
+
+use crate::world::{PATIENCE, World, new_id, spec};
+
+/// What outlives an agent: its machine.
+struct Machine {
+    directory: tempfile::TempDir,
+    runtime: Fake,
+    network: Arc<FakeNetwork>,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let runtime = Fake::new();
+        runtime.add_image(&Reference::parse("web:1").unwrap());
+        let network = Arc::new(FakeNetwork::new("/run/none"));
+        Self { directory: tempfile::tempdir().unwrap(), runtime, network }
+    }
+
+    async fn agent(&self, world: &World) -> Worker {
+        let manager = world.manager();
+        let config = Config {
+            data_dir: self.directory.path().to_owned(),
+            managers: vec![manager.address().to_string()],
+            certificate: LiveCertificate::new(&manager.node().unwrap().1),
+            roots: manager.roots(),
+            overrides: NodeOverrides::default(),
+            max_archive: 1 << 30,
+        };
+        let connection = Connection::new(self.directory.path().join("none.sock"), "warren").unwrap();
+        let doors = Doors {
+            runtime: Arc::new(self.runtime.clone()),
+            network: self.network.clone(),
+            images: Images::new(connection, "overlayfs"),
+            containerd: None,
+            namespace: None,
+        };
+        Worker::start(config, doors).await.unwrap()
+    }
+
+    /// Processes that run, by container.
+    async fn processes(&self) -> BTreeMap<String, u32> {
+        let found = self.runtime.list().await.unwrap().into_iter();
+        let running = found.filter_map(|found| match found.process {
+            Process::Running { pid } => Some((found.id.to_string(), pid)),
+            _ => None,
+        });
+        running.collect()
+    }
+}
+
+/// Waits until so many tasks are RUNNING and no others are left.
+async fn running(world: &World, wanted: usize) {
+    let client = world.local().await;
+    eventually_async(PATIENCE, "tasks to run", || async {
+        let filter = TaskFilter { current: true, ..TaskFilter::default() };
+        let tasks = client.tasks().list(filter).await.map_err(|error| error.to_string())?;
+        let run = tasks.iter().filter(|task| task.state() == v1::TaskState::Running).count();
+        if (run, tasks.len()) == (wanted, wanted) { Ok(()) } else { Err(format!("{tasks:#?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_runs_survives_its_agent_and_leaves_nothing() {
+    let (mut world, machine) = (World::new().await, Machine::new());
+    let agent = machine.agent(&world).await;
+    let client = world.local().await;
+    client.services().create(new_id(), &spec("web", 3)).await.unwrap();
+    running(&world, 3).await;
+    let processes = machine.processes().await;
+    assert_eq!(processes.len(), 3);
+
+    agent.stop().await.unwrap();
+    assert_eq!(machine.processes().await, processes, "containers outlive the agent");
+    let agent = machine.agent(&world).await;
+    eventually_async(PATIENCE, "the new agent to be ready", || async {
+        agent.ready().map_err(|missing| missing.to_string())
+    })
+    .await;
+    running(&world, 3).await;
+    assert_eq!(machine.processes().await, processes, "the new agent took them over");
+
+    world.stop().await;
+    assert_eq!(machine.processes().await, processes, "containers outlive the manager");
+    agent.stop().await.unwrap();
+    world.start(false).await.unwrap();
+    let agent = machine.agent(&world).await;
+    let client = world.local().await;
+    client.services().scale("web", 5, None).await.unwrap();
+    running(&world, 5).await;
+    client.services().scale("web", 1, None).await.unwrap();
+    running(&world, 1).await;
+    client.services().remove("web", None).await.unwrap();
+    running(&world, 0).await;
+    eventually_async(PATIENCE, "everything to be gone", || async {
+        let left = (machine.runtime.list().await.unwrap().len(), machine.network.tasks().len());
+        let services = client.services().list().await.unwrap().len();
+        if (left, services) == ((0, 0), 0) { Ok(()) } else { Err(format!("{left:?}, {services} services")) }
+    })
+    .await;
+    agent.stop().await.unwrap();
+}

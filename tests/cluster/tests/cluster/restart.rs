@@ -1,0 +1,130 @@
+//! What is left after a manager ended, in order or not, and what it refuses to start on.
+
+use std::path::PathBuf;
+
+use warren_manager::manager::StartError;
+use warren_manager::raft::snapshot::Bounds;
+use warren_manager::{Manager, Tuning};
+
+use crate::worker::Worker;
+use crate::world::{World, new_id, spec};
+
+/// A snapshot after every few entries, and hardly any log behind it.
+const EAGER: Tuning =
+    Tuning { snapshots: Bounds { bytes: 1 << 20, entries: 5 }, keep_entries: 2, history: 1 << 16 };
+
+async fn create(world: &World, names: &[&str]) {
+    for name in names {
+        world.local().await.services().create(new_id(), &spec(name, 1)).await.unwrap();
+    }
+}
+
+async fn names(world: &World) -> Vec<String> {
+    let services = world.admin().await.services().list().await.unwrap();
+    services.into_iter().map(|service| service.spec.unwrap().name).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_acknowledged_is_there_again() {
+    let mut world = World::new().await;
+    let cluster = world.manager().cluster();
+    create(&world, &["a", "b"]).await;
+    let worker = Worker::dial(&world).await;
+    world.stop().await;
+    assert_eq!(worker.end().await.code(), tonic::Code::Unavailable, "workers are told");
+    world.start(false).await.unwrap();
+    assert_eq!((names(&world).await, world.manager().cluster()), (vec!["a".into(), "b".into()], cluster));
+    create(&world, &["c"]).await;
+    world.drop_manager().await;
+    world.start(true).await.unwrap();
+    assert_eq!(names(&world).await, ["a", "b", "c"]);
+    assert_eq!(Worker::dial(&world).await.welcome.session, 2, "numbers of sessions rise for ever");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_replace_the_log_and_lose_nothing() {
+    let mut world = World::tuned(EAGER).await;
+    let mut wanted = Vec::new();
+    for round in 0..4 {
+        for number in 0..10 {
+            wanted.push(format!("s{round}{number}"));
+            create(&world, &[wanted.last().unwrap()]).await;
+        }
+        if round % 2 == 0 {
+            world.stop().await
+        } else {
+            world.drop_manager().await
+        }
+        // The current one, and one that the log did not know of when the manager ended.
+        assert!((1..=2).contains(&snapshots(&world).len()), "{:?}", snapshots(&world));
+        world.start(false).await.unwrap();
+        assert_eq!(names(&world).await, wanted);
+    }
+}
+
+fn snapshots(world: &World) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(world.data_dir().join("manager/snapshots")).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    files.filter(|path| path.extension().is_none()).collect()
+}
+
+/// Starting fails, its message names the file, and the directory is free for the next try.
+async fn refuses(world: &World, create: bool, named: &str) -> StartError {
+    let refused = || async { Manager::start(world.config(), create).await.err().expect("a refusal") };
+    for _ in 0..2 {
+        let error = refused().await;
+        assert!(error.to_string().contains(named), "{error}");
+    }
+    refused().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_file_is_named() {
+    let mut world = World::tuned(EAGER).await;
+    create(&world, &["a", "b", "c", "d", "e", "f"]).await;
+    world.stop().await;
+    let good: Vec<_> =
+        snapshots(&world).into_iter().map(|path| (std::fs::read(&path).unwrap(), path)).collect();
+    for (good, path) in &good {
+        let mut bad = good.clone();
+        bad[good.len() / 2] ^= 1;
+        std::fs::write(path, bad).unwrap();
+    }
+    let directory = world.data_dir().join("manager/snapshots/snapshot-");
+    refuses(&world, false, directory.to_str().unwrap()).await;
+    good.iter().for_each(|(good, path)| std::fs::write(path, good).unwrap());
+    let log = world.data_dir().join("manager/raft.redb");
+    let good = std::fs::read(&log).unwrap();
+    std::fs::write(&log, vec![7; good.len()]).unwrap();
+    refuses(&world, false, log.to_str().unwrap()).await;
+    std::fs::write(&log, good).unwrap();
+    world.start(false).await.unwrap();
+    assert_eq!(names(&world).await.len(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_this_managers_is_left_alone() {
+    let mut world = World::new().await;
+    create(&world, &["a"]).await;
+    let error = refuses(&world, true, "is in use by process").await;
+    assert!(matches!(error, StartError::Log(_)), "{error}");
+    assert_eq!(names(&world).await, ["a"], "the one that runs is not disturbed");
+    world.stop().await;
+
+    let version = world.data_dir().join("version");
+    let current = std::fs::read(&version).unwrap();
+    std::fs::write(&version, "99\n").unwrap();
+    refuses(&world, false, "format version 99").await;
+    std::fs::write(&version, current).unwrap();
+
+    let log = world.data_dir().join("manager/raft.redb");
+    let aside = log.with_extension("aside");
+    std::fs::rename(&log, &aside).unwrap();
+    refuses(&world, false, "holds no cluster").await;
+    std::fs::rename(&aside, &log).unwrap();
+    world.start(false).await.unwrap();
+    assert_eq!(names(&world).await, ["a"]);
+    world.stop().await;
+    std::fs::remove_file(world.data_dir().join("manager/ca.pem")).unwrap();
+    refuses(&world, false, "holds no cluster").await;
+}

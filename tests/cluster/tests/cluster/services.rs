@@ -1,0 +1,130 @@
+//! What people ask for, and how they are told that it cannot be.
+
+use tonic::Code;
+use warren_client::Error;
+use warren_proto::v1::service_spec::Mode;
+use warren_proto::v1::services_client::ServicesClient;
+use warren_proto::{Problem, v1};
+use warren_types::{Id, Protocol, PublishMode, PublishedPort, ServiceId};
+
+use crate::world::{Caller, World, new_id, spec};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_lives_through_both_doors() {
+    let world = World::new().await;
+    for (client, name) in [(world.local().await, "local"), (world.admin().await, "remote")] {
+        let (services, id) = (client.services(), new_id());
+        let made = services.create(id, &spec(name, 2)).await.unwrap();
+        assert_eq!(services.create(id, &spec(name, 2)).await.unwrap().version, made.version, "a retry");
+        assert_eq!(services.get(name).await.unwrap().id, made.id);
+        assert_eq!(services.get(&made.id).await.unwrap().id, made.id);
+        let scaled = services.scale(name, 5, Some(made.version)).await.unwrap();
+        let replicas = scaled.spec.unwrap().mode;
+        assert_eq!(replicas, Some(Mode::Replicated(v1::Replicated { replicas: 5 })));
+        let conflict = services.scale(name, 6, Some(made.version)).await.unwrap_err();
+        check(&problem(conflict), Code::Aborted, "VERSION_CONFLICT", &[]);
+        let removed = services.remove(name, None).await.unwrap();
+        assert!(removed.removing);
+        // No worker ever had its tasks, so nothing holds it.
+        warren_testkit::wait::eventually_async(crate::world::PATIENCE, "the service to go", || async {
+            match services.get(name).await {
+                Err(error) if error.is_not_found() => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    }
+    let info = world.local().await.cluster().info().await.unwrap();
+    assert_eq!((info.services, info.tasks, info.nodes, info.leader), (0, 0, 1, true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_come_in_pages() {
+    let world = World::new().await;
+    let mut wanted = Vec::new();
+    for number in 0..5 {
+        let name = format!("s{number}");
+        world.local().await.services().create(new_id(), &spec(&name, 0)).await.unwrap();
+        wanted.push(name);
+    }
+    let mut raw = ServicesClient::new(world.channel(Caller::Local).await);
+    let (mut page_token, mut found, mut pages) = (String::new(), Vec::new(), 0);
+    loop {
+        let request = v1::ListRequest { page_size: 2, page_token };
+        let page = raw.list(request).await.unwrap().into_inner();
+        found.extend(page.services.into_iter().map(|service| service.spec.unwrap().name));
+        pages += 1;
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!((found, pages), (wanted, 3));
+    let request = v1::ListRequest { page_size: 2, page_token: "No Name".into() };
+    let refused = Problem::from(&raw.list(request).await.unwrap_err());
+    check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &["pageToken"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_is_refused_with_its_fields() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let services = client.services();
+    let mut raw = ServicesClient::new(world.channel(Caller::Local).await);
+
+    let mut wrong: v1::ServiceSpec = (&spec("web", 1)).into();
+    wrong.name = "Web!".into();
+    wrong.mode = Some(Mode::Replicated(v1::Replicated { replicas: -1 }));
+    let request = v1::CreateServiceRequest { id: new_id().to_string(), spec: Some(wrong) };
+    let refused = Problem::from(&raw.create(request).await.unwrap_err());
+    let fields = ["spec.name", "spec.mode.replicated.replicas"];
+    check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &fields);
+    let mut small = spec("small", 1);
+    small.task.limits.memory = Some(warren_types::Bytes(1 << 20));
+    let refused = problem(services.create(new_id(), &small).await.unwrap_err());
+    check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &["spec.task.limits.memory"]);
+
+    let port = PublishedPort {
+        host_ip: None,
+        host_port: 8080,
+        container_port: 80,
+        protocol: Protocol::Tcp,
+        mode: PublishMode::Host,
+    };
+    let mut web = spec("web", 0);
+    web.ports = vec![port];
+    let id = ServiceId(Id(36));
+    services.create(id, &web).await.unwrap();
+    let refused = problem(services.create(new_id(), &web).await.unwrap_err());
+    check(&refused, Code::AlreadyExists, "ALREADY_EXISTS", &[]);
+    let refused = problem(services.create(id, &spec("other", 0)).await.unwrap_err());
+    check(&refused, Code::AlreadyExists, "ALREADY_EXISTS", &[]);
+    web.name = "web2".parse().unwrap();
+    let refused = problem(services.create(new_id(), &web).await.unwrap_err());
+    check(&refused, Code::AlreadyExists, "PORT_TAKEN", &[]);
+    assert!(refused.message.contains("8080") && refused.message.contains("service web"), "{refused}");
+
+    services.create(ServiceId(Id(37)), &spec("twin", 0)).await.unwrap();
+    let refused = problem(services.get("000").await.unwrap_err());
+    check(&refused, Code::InvalidArgument, "AMBIGUOUS", &[]);
+    let refused = problem(services.get("nothing").await.unwrap_err());
+    check(&refused, Code::NotFound, "NOT_FOUND", &[]);
+    let scale = v1::ScaleServiceRequest { reference: "web".into(), version: None, replicas: -2 };
+    let refused = Problem::from(&raw.scale(scale).await.unwrap_err());
+    check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &["replicas"]);
+    let refused = problem(services.scale("web", 2_000_000, None).await.unwrap_err());
+    check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &["replicas"]);
+}
+
+#[track_caller]
+fn check(problem: &Problem, code: Code, reason: &str, fields: &[&str]) {
+    let found: Vec<&str> = problem.violations.0.iter().map(|wrong| wrong.path.as_str()).collect();
+    assert_eq!((problem.code, problem.reason.as_str(), &found[..]), (code, reason, fields), "{problem}");
+}
+
+fn problem(error: Error) -> Problem {
+    match error {
+        Error::Refused { problem } => problem,
+        other => panic!("not refused: {other}"),
+    }
+}

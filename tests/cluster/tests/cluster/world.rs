@@ -1,0 +1,189 @@
+//! One manager with its directories, and every way to reach it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hyper_util::rt::TokioIo;
+use rand::RngExt;
+use tempfile::TempDir;
+use tokio::net::{TcpStream, UnixStream};
+use tonic::transport::{Channel, Endpoint};
+use warren_client::{Client, Identity, PrivateKey, Target};
+use warren_manager::manager::StartError;
+use warren_manager::{Config, LocalNode, Manager, Tuning};
+use warren_security::{CertificateAuthority, Credentials, LiveCertificate, Role, client_config, connect};
+use warren_testkit::wait::eventually_async;
+use warren_types::{Bytes, Id, MilliCpu, Mode, NodeDescription, Resources, ServiceId, ServiceSpec, TaskSpec};
+
+/// For anything that a test waits for.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// A stop that takes longer is a failure.
+const STOP: Duration = Duration::from_secs(2);
+
+pub struct World {
+    directory: TempDir,
+    manager: Option<Manager>,
+    tuning: Tuning,
+}
+
+/// Who dials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caller {
+    Anonymous,
+    Certified(Role),
+    Local,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::tuned(Tuning::default()).await
+    }
+
+    pub async fn tuned(tuning: Tuning) -> Self {
+        let mut world = Self { directory: tempfile::tempdir().unwrap(), manager: None, tuning };
+        world.start(true).await.unwrap();
+        world
+    }
+
+    pub fn config(&self) -> Config {
+        let description = description();
+        Config {
+            data_dir: self.data_dir(),
+            run_dir: self.directory.path().join("run"),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            ranges: vec!["10.210.0.0/16".parse().unwrap()],
+            node: Some(LocalNode { name: "n1".parse().unwrap(), description }),
+        }
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    pub fn manager(&self) -> &Manager {
+        self.manager.as_ref().expect("the manager runs")
+    }
+
+    pub async fn start(&mut self, create: bool) -> Result<(), StartError> {
+        self.manager = Some(Manager::start_tuned(self.config(), create, self.tuning).await?);
+        Ok(())
+    }
+
+    /// Stops the manager as its process would; quickly, whoever is connected.
+    pub async fn stop(&mut self) {
+        let stopping = self.manager.take().unwrap().stop();
+        tokio::time::timeout(STOP, stopping).await.expect("a manager stops within two seconds");
+        self.socket_is_gone().await;
+    }
+
+    /// Lets go of the manager without a word, and waits until its directory is free again.
+    pub async fn drop_manager(&mut self) {
+        drop(self.manager.take());
+        self.socket_is_gone().await;
+        let data_dir = self.data_dir();
+        eventually_async(PATIENCE, "the data directory to be given back", || async {
+            let lock = std::fs::File::open(data_dir.join("lock")).unwrap();
+            lock.try_lock().map_err(|error| error.to_string())
+        })
+        .await;
+    }
+
+    async fn socket_is_gone(&self) {
+        let socket = self.socket();
+        eventually_async(PATIENCE, "the socket to go", || async {
+            if socket.exists() { Err("it is there".to_owned()) } else { Ok(()) }
+        })
+        .await;
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("run/warren.sock")
+    }
+
+    fn authority(&self) -> CertificateAuthority {
+        CertificateAuthority::load(&self.data_dir().join("manager/ca.pem")).unwrap()
+    }
+
+    fn credentials(&self, role: Role) -> Credentials {
+        match role {
+            Role::Worker => self.manager().node().unwrap().1.clone(),
+            Role::Admin => self.manager().admin().clone(),
+            Role::Manager | Role::Viewer => {
+                let authority = self.authority();
+                let identity = warren_security::Identity::new(authority.cluster(), role, "someone").unwrap();
+                authority.issue(&identity, SystemTime::now()).unwrap()
+            }
+        }
+    }
+
+    /// A client on the unix socket.
+    pub async fn local(&self) -> Client {
+        Client::connect(&Target::Unix { socket: self.socket() }).await.unwrap()
+    }
+
+    /// A client with the administrator's certificate.
+    pub async fn admin(&self) -> Client {
+        let admin = self.manager().admin();
+        let identity = Identity {
+            ca: self.manager().roots().pem().to_owned(),
+            certificate: admin.certificate_pem().to_owned(),
+            key: PrivateKey(admin.key().pem().to_owned()),
+        };
+        let address = self.manager().address().to_string().parse().unwrap();
+        Client::connect(&Target::Tcp { address, identity }).await.unwrap()
+    }
+
+    /// A bare connection.
+    pub async fn channel(&self, caller: Caller) -> Channel {
+        let endpoint = Endpoint::from_static("http://manager");
+        if caller == Caller::Local {
+            let socket = self.socket();
+            let dial = tower::service_fn(move |_| {
+                let socket = socket.clone();
+                async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+            });
+            return endpoint.connect_with_connector(dial).await.unwrap();
+        }
+        let certificate = match caller {
+            Caller::Certified(role) => Some(LiveCertificate::new(&self.credentials(role))),
+            Caller::Anonymous | Caller::Local => None,
+        };
+        let config = client_config(&self.manager().roots(), certificate).unwrap();
+        let address = self.manager().address();
+        let dial = tower::service_fn(move |_| {
+            let config = Arc::clone(&config);
+            async move {
+                let stream = TcpStream::connect(address).await.map_err(std::io::Error::other)?;
+                connect(stream, config, PATIENCE).await.map(TokioIo::new).map_err(std::io::Error::other)
+            }
+        });
+        endpoint.connect_with_connector(dial).await.unwrap()
+    }
+}
+
+pub fn description() -> NodeDescription {
+    NodeDescription {
+        resources: Resources { cpu: MilliCpu(4000), memory: Bytes(8 << 30) },
+        architecture: "amd64".into(),
+        kernel: "6.1".into(),
+        runtime: "scripted".into(),
+        version: "0.1.0".into(),
+        address: "127.0.0.1".into(),
+    }
+}
+
+pub fn new_id() -> ServiceId {
+    ServiceId(Id(rand::rng().random()))
+}
+
+pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
+    ServiceSpec {
+        name: name.parse().unwrap(),
+        labels: Default::default(),
+        mode: Mode::Replicated { replicas },
+        task: TaskSpec::new("web:1".parse().unwrap()),
+        ports: Vec::new(),
+    }
+}

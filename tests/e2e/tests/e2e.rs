@@ -1,0 +1,24 @@
+//! End to end: the `warren` executable as a person starts it, on real containerd, containers and networks.
+//!
+//! Every test has a world of its own ([`world`]): a lab host that runs one node with its own directories and its
+//! own containerd, and a second host that looks at it from outside. Cases that need no node of their own share
+//! one and are rows of a table: `inside::FIELDS`, `refusals::REFUSED`, `refusals::BROKEN`, `starting::STARTS`.
+//! No test may look at what Warren believes where the machine itself can be asked.
+
+#![allow(clippy::unwrap_used)]
+
+mod e2e {
+    pub mod chaos;
+    pub mod damage;
+    pub mod demo;
+    pub mod ending;
+    pub mod first_minutes;
+    pub mod inside;
+    pub mod losses;
+    pub mod refusals;
+    pub mod restart;
+    pub mod starting;
+    pub mod task;
+    pub mod traffic;
+    pub mod world;
+}

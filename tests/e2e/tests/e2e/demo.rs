@@ -1,0 +1,60 @@
+//! The script behind `make run` and `make stop`, twice, on a lab host and with the executables of this build.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use warren_testkit::leaks::{Inventory, Site};
+use warren_testkit::leftovers;
+use warren_testkit::netns::Lab;
+use warren_testkit::scratch::Scratch;
+use warren_testkit::tool;
+use warren_testkit::warren::{Warren, binary};
+
+/// A node, an image and a service on a machine that is busy with other tests.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+#[test]
+fn the_demo_runs_and_stops_twice() {
+    let lab = Lab::new();
+    let (host, scratch) = (lab.host(), Scratch::new());
+    let directory = scratch.path().join("run");
+    let demo = |verb: &str| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/demo/demo.sh");
+        let mut command = host.command(script);
+        command.arg(verb).env("WARREN_RUN", &directory).env("DEMO_PORT", "8088");
+        command.env("WARREN_PROGRAMS", binary().parent().unwrap());
+        let ended = tool::output(command, DEADLINE).unwrap_or_else(|error| panic!("{error}"));
+        let said = String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
+        assert!(ended.status.success(), "demo.sh {verb}:\n{said}");
+        said
+    };
+    let site = Site {
+        netns: &host.netns().path(),
+        containerd_socket: &directory.join("node/containerd/containerd.sock"),
+        directory: scratch.path(),
+        cgroup_mark: "warren-demo",
+    };
+    let before = Inventory::of_kernel(&site);
+    for _ in 0..2 {
+        // Each verb is harmless the second time.
+        for _ in 0..2 {
+            let said = demo("run");
+            assert!(said.contains("host name: demo-") && said.contains("make stop"), "{said}");
+        }
+        let warren = Warren::new(&directory.join("contexts.toml")).inside(&host.netns().path());
+        let cluster = warren.json(&["cluster", "info"])["id"].as_str().unwrap().to_owned();
+        assert!(!leftovers::cgroups(&cluster).is_empty());
+        let mut curl: Command = host.command("curl");
+        curl.args(["--silent", "--fail", "--max-time", "5", "http://127.0.0.1:8088/healthz"]);
+        assert_eq!(tool::stdout(curl, tool::DEADLINE).unwrap(), "ok\n");
+        for _ in 0..2 {
+            demo("stop");
+        }
+        assert!(!directory.exists());
+        assert_eq!(leftovers::processes(scratch.path()), []);
+        assert_eq!(leftovers::cgroups(&cluster), Vec::<PathBuf>::new());
+        let difference = before.difference(&Inventory::of_kernel(&site));
+        assert!(difference.is_empty(), "{difference}");
+    }
+}

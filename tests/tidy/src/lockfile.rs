@@ -1,0 +1,72 @@
+//! What Cargo.lock may contain: one wire, one TLS, one crypto provider.
+
+use std::collections::BTreeMap;
+
+use toml::Table;
+
+/// Two versions of one of these would split the wire, TLS or the runtime in two.
+const ONE_VERSION: [&str; 10] = [
+    "containerd-client",
+    "h2",
+    "http",
+    "hyper",
+    "prost",
+    "rustls",
+    "tokio",
+    "tokio-rustls",
+    "tonic",
+    "tower",
+];
+
+/// Each of these means a second way of doing something, or a build tool that nobody should have to install.
+const UNWANTED: [&str; 6] = ["aws-lc-sys", "bindgen", "cmake", "native-tls", "openssl-sys", "zstd-sys"];
+
+/// Reads a Cargo.lock and says what is there more or less than once, and what should not be there.
+#[must_use]
+pub fn duplicates_and_unwanted(lock: &str) -> Vec<String> {
+    let lock: Table = lock.parse().expect("Cargo.lock is TOML");
+    let packages = lock["package"].as_array().expect("Cargo.lock lists packages");
+    let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for package in packages {
+        let field = |name: &str| package[name].as_str().expect("packages have a name and a version");
+        versions.entry(field("name")).or_default().push(field("version"));
+    }
+    let mut violations = Vec::new();
+    for name in ONE_VERSION {
+        match versions.get(name).map(Vec::as_slice) {
+            Some([_]) => {}
+            Some(several) => {
+                violations.push(format!("{name} is there more than once: {}", several.join(", ")))
+            }
+            None => violations.push(format!("{name} should be there exactly once, but is not there")),
+        }
+    }
+    let unwanted = UNWANTED.iter().filter(|name| versions.contains_key(**name));
+    violations.extend(unwanted.map(|name| format!("{name} should not be there: see deny.toml for why")));
+    violations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{assert_none, source};
+
+    fn lock(names: &[&str]) -> String {
+        names.iter().map(|name| format!("[[package]]\nname = \"{name}\"\nversion = \"1.0.0\"\n")).collect()
+    }
+
+    #[test]
+    fn there_is_one_of_each() {
+        assert_none(&duplicates_and_unwanted(
+            &std::fs::read_to_string(source::root().join("Cargo.lock")).unwrap(),
+        ));
+    }
+
+    #[test]
+    fn a_second_version_and_an_unwanted_package_are_named() {
+        assert_none(&duplicates_and_unwanted(&lock(&ONE_VERSION)));
+        let more = lock(&ONE_VERSION) + &lock(&["tonic", "openssl-sys"]);
+        assert_eq!(duplicates_and_unwanted(&more).len(), 2);
+        assert_eq!(duplicates_and_unwanted(&lock(&ONE_VERSION[1..])).len(), 1);
+    }
+}

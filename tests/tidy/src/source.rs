@@ -1,0 +1,120 @@
+//! The files of the repository and the parts of a Rust file.
+
+use std::path::{Path, PathBuf};
+
+/// A text file by its path from the repository's root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// With `/` between its parts.
+    pub path: String,
+    /// All of it.
+    pub text: String,
+}
+
+/// Directories that hold what is made, not what is written.
+const MADE: [&str; 3] = ["target", ".git", ".run"];
+
+/// The repository's root.
+#[must_use]
+pub fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize().expect("the crate lies two directories below the root")
+}
+
+/// All text files of the repository whose name ends with one of `endings`, by path.
+#[must_use]
+pub fn files(endings: &[&str]) -> Vec<Source> {
+    let root = root();
+    let mut found = Vec::new();
+    let mut open = vec![root.clone()];
+    while let Some(directory) = open.pop() {
+        let entries = std::fs::read_dir(&directory).expect("directories of the repository can be read");
+        for entry in entries {
+            let entry = entry.expect("directories of the repository can be read");
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            let kind = entry.file_type().expect("entries of a directory have a type");
+            if kind.is_dir() && !MADE.contains(&name.as_str()) {
+                open.push(path);
+            } else if kind.is_file() && endings.iter().any(|ending| name.ends_with(ending)) {
+                // An editor's or another test's temporary file may be gone by now, or not be text.
+                let Ok(text) = std::fs::read_to_string(&path) else { continue };
+                let path = path.strip_prefix(&root).expect("the walk started there").to_string_lossy();
+                found.push(Source { path: path.into_owned(), text });
+            }
+        }
+    }
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found
+}
+
+/// What a line of a Rust file is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Compiled into what ships.
+    Production,
+    /// Only compiled into tests: the crates under `tests/`, files called `tests.rs` or below a `tests/`
+    /// directory, and what `#[cfg(test)]` at the start of a line stands before.
+    Test,
+}
+
+/// The lines of a Rust file with their numbers (from 1) and parts; comments are left out. Relies on rustfmt:
+/// an item that starts in the first column ends with a line that starts with `}` or ends with `;`.
+pub fn lines(source: &Source) -> Vec<(usize, Part, &str)> {
+    let is_test_file = source.path.starts_with("tests/")
+        || source.path.contains("/tests/")
+        || source.path.ends_with("/tests.rs");
+    let mut found = Vec::new();
+    let mut in_test_item = false;
+    for (index, line) in source.text.lines().enumerate() {
+        if line.starts_with("#[cfg(test)]") {
+            in_test_item = true;
+        }
+        let part = if is_test_file || in_test_item { Part::Test } else { Part::Production };
+        if !line.trim_start().starts_with("//") {
+            found.push((index + 1, part, line));
+        }
+        let is_at_start = !line.starts_with([' ', '#', '/']) && !line.is_empty();
+        if in_test_item && is_at_start && (line.starts_with('}') || line.ends_with([';', '}'])) {
+            in_test_item = false;
+        }
+    }
+    found
+}
+
+/// A Rust file for the tests of a rule.
+#[cfg(test)]
+pub(crate) fn sample(path: &str, text: &str) -> Source {
+    Source { path: path.to_owned(), text: text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_found_by_ending() {
+        let found = files(&[".rs"]);
+        assert!(found.iter().any(|source| source.path == "tests/tidy/src/source.rs"));
+        assert!(
+            found.iter().all(|source| source.path.ends_with(".rs") && !source.path.starts_with("target/"))
+        );
+    }
+
+    #[test]
+    fn test_items_end_where_they_end() {
+        let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n    // no\n    fn b() {}\n}\nfn c() {}\n\
+                    #[cfg(test)]\nmod other;\nfn d() {}\n";
+        let parts: Vec<(usize, Part)> =
+            lines(&sample("a/src/lib.rs", text)).iter().map(|(number, part, _)| (*number, *part)).collect();
+        use Part::{Production as P, Test as T};
+        let expected = [(1, P), (2, T), (3, T), (5, T), (6, T), (7, P), (8, T), (9, T), (10, P)];
+        assert_eq!(parts, expected);
+    }
+
+    #[test]
+    fn some_files_are_tests_as_a_whole() {
+        for path in ["tests/e2e/src/lib.rs", "pkg/a/tests/b.rs", "pkg/a/src/b/tests.rs"] {
+            assert_eq!(lines(&sample(path, "fn a() {}"))[0].1, Part::Test, "{path}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The directory of a task: the files by which its container knows names, and its log.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use warren_network::files::{HostResolver, TaskFiles, ensure_files};
+use warren_types::{ServiceName, TaskAssignment, TaskId};
+
+/// Longest host name that Linux takes (`HOST_NAME_MAX`, uname(2)), less one to be a DNS label.
+const MAX_HOSTNAME: usize = 63;
+
+/// The directories of all tasks: `<root>/<task id>/`.
+#[derive(Debug, Clone)]
+pub(crate) struct Directories {
+    root: PathBuf,
+    resolver: HostResolver,
+}
+
+/// Why a task's directory could not be written or removed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FilesError {
+    #[error(transparent)]
+    Write(#[from] warren_network::Error),
+    #[error("cannot remove {path}: {source}")]
+    Remove { path: PathBuf, source: io::Error },
+    #[error("cannot list {path}: {source}")]
+    List { path: PathBuf, source: io::Error },
+}
+
+impl Directories {
+    /// Below `root`, with the resolvers of this machine.
+    pub fn new(root: PathBuf) -> Self {
+        Self { root, resolver: HostResolver::default() }
+    }
+
+    fn path(&self, task: &TaskId) -> PathBuf {
+        self.root.join(task.to_string())
+    }
+
+    /// Where the container's output goes.
+    pub fn log(&self, task: &TaskId) -> PathBuf {
+        self.path(task).join("output.log")
+    }
+
+    /// Writes the task's files, as far as they are not right already.
+    pub async fn ensure(&self, task: &TaskAssignment) -> Result<TaskFiles, FilesError> {
+        let name = hostname(&task.service, task.slot);
+        Ok(ensure_files(&self.path(&task.id), &name, task.address, &self.resolver).await?)
+    }
+
+    /// Removes everything of the task, its log included.
+    pub async fn remove(&self, task: &TaskId) -> Result<(), FilesError> {
+        remove(&self.path(task)).await
+    }
+
+    /// Removes the directories of tasks that the node does not have; says how many that were. `has` is asked
+    /// for each directory that was found, so that a task must be known before its directory is made. What is
+    /// not named like a task is left alone.
+    pub async fn sweep(&self, has: impl Fn(&TaskId) -> bool) -> Result<usize, FilesError> {
+        let listing = |source| FilesError::List { path: self.root.clone(), source };
+        let mut entries = match tokio::fs::read_dir(&self.root).await {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(error) => return Err(listing(error)),
+        };
+        let mut removed = 0;
+        while let Some(entry) = entries.next_entry().await.map_err(listing)? {
+            let task = entry.file_name().to_str().and_then(|name| name.parse::<TaskId>().ok());
+            if task.is_some_and(|task| !has(&task)) {
+                remove(&entry.path()).await?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+async fn remove(path: &Path) -> Result<(), FilesError> {
+    match tokio::fs::remove_dir_all(path).await {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(FilesError::Remove { path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The task's name inside its container: `web-3`. A service's name that is too long for that loses its end.
+pub(crate) fn hostname(service: &ServiceName, slot: u32) -> String {
+    let slot = format!("-{slot}");
+    let room = MAX_HOSTNAME - slot.len();
+    let service = service.as_str();
+    // A service's name is ASCII, so that every place is a character's.
+    let service = service[..service.len().min(room)].trim_end_matches('-');
+    format!("{service}{slot}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{task, task_id};
+
+    #[tokio::test]
+    async fn a_directory_comes_and_goes_with_its_task() {
+        let dir = tempfile::tempdir().unwrap();
+        let directories = Directories::new(dir.path().join("tasks"));
+        let files = directories.ensure(&task(1)).await.unwrap();
+        assert_eq!(directories.ensure(&task(1)).await.unwrap(), files);
+        assert_eq!(std::fs::read_to_string(&files.hostname).unwrap(), "web-1\n");
+        std::fs::write(directories.log(&task_id(1)), "said").unwrap();
+        directories.remove(&task_id(1)).await.unwrap();
+        directories.remove(&task_id(1)).await.unwrap();
+        assert_eq!(std::fs::read_dir(dir.path().join("tasks")).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_sweep_removes_what_belongs_to_no_task_of_the_node() {
+        let dir = tempfile::tempdir().unwrap();
+        let directories = Directories::new(dir.path().to_path_buf());
+        assert_eq!(Directories::new(dir.path().join("none")).sweep(|_| false).await.unwrap(), 0);
+        for number in [1, 2] {
+            directories.ensure(&task(number)).await.unwrap();
+        }
+        std::fs::write(dir.path().join("notes"), "a person's").unwrap();
+        let has = |task: &TaskId| *task == task_id(2);
+        assert_eq!(directories.sweep(has).await.unwrap(), 1);
+        assert_eq!(directories.sweep(has).await.unwrap(), 0);
+        assert!(dir.path().join("notes").exists() && directories.path(&task_id(2)).exists());
+    }
+
+    #[test]
+    fn host_names_fit() {
+        let name = |service: &str, slot| hostname(&service.parse().unwrap(), slot);
+        assert_eq!(name("web", 3), "web-3");
+        let long = name(&format!("{}-{}", "a".repeat(60), "bb"), 10);
+        assert_eq!(long, format!("{}-10", "a".repeat(60)));
+        assert!(name(&"a".repeat(63), u32::MAX).len() <= MAX_HOSTNAME);
+    }
+}

@@ -1,0 +1,112 @@
+//! How much of the machine is used, from the kernel's own counters.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::time::Instant;
+use warren_types::{Bytes, MilliCpu};
+
+/// Memory of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub total: Bytes,
+    pub used: Bytes,
+}
+
+/// A file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Disk {
+    pub total: Bytes,
+    pub used: Bytes,
+}
+
+/// One sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub cpu: MilliCpu,
+    pub memory: Bytes,
+    pub disk: Option<Disk>,
+}
+
+/// Takes samples; the CPU's is an average since the sample before.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    data_dir: PathBuf,
+    last: Mutex<Option<(Instant, u64)>>,
+}
+
+impl Meter {
+    /// Watches the file system that holds `data_dir`.
+    pub fn new(data_dir: PathBuf) -> Self {
+        Self { data_dir, last: Mutex::new(None) }
+    }
+
+    /// Reads the counters now. Reads a few small files of the kernel, which never block.
+    pub fn sample(&self) -> Usage {
+        let busy = busy_ticks(&std::fs::read_to_string("/proc/stat").unwrap_or_default());
+        let memory = memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
+        let now = Instant::now();
+        let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace((now, busy));
+        let cpu = before.map_or(MilliCpu(0), |(then, ticks)| {
+            milli_cpu(busy.saturating_sub(ticks), now.duration_since(then).as_millis())
+        });
+        let disk = super::disk(&self.data_dir);
+        Usage { cpu, memory: memory.map_or(Bytes(0), |memory| memory.used), disk }
+    }
+}
+
+/// Ticks of 10 ms (`USER_HZ`, fixed by the kernel's interface) over milliseconds, in thousandths of a core.
+fn milli_cpu(ticks: u64, millis: u128) -> MilliCpu {
+    let share = u128::from(ticks) * 10 * 1000 / millis.max(1);
+    MilliCpu(u64::try_from(share).unwrap_or(u64::MAX))
+}
+
+/// The ticks that all CPUs were not idle, from `/proc/stat` (proc(5)): everything but the columns idle and
+/// iowait, and without guest time, which user time contains already.
+fn busy_ticks(stat: &str) -> u64 {
+    let Some(line) = stat.lines().find_map(|line| line.strip_prefix("cpu ")) else { return 0 };
+    let columns = line.split_whitespace().map(|column| column.parse::<u64>().unwrap_or(0));
+    columns.take(8).enumerate().filter(|(place, _)| !matches!(place, 3 | 4)).map(|(_, ticks)| ticks).sum()
+}
+
+/// Memory from `/proc/meminfo`: what is not available without swapping counts as used.
+pub(crate) fn memory(meminfo: &str) -> Option<Memory> {
+    let kibibytes = |name: &str| -> Option<u64> {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse().ok()
+    };
+    let total = kibibytes("MemTotal:")?.saturating_mul(1024);
+    let available = kibibytes("MemAvailable:")?.saturating_mul(1024);
+    Some(Memory { total: Bytes(total), used: Bytes(total.saturating_sub(available)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_as_documented() {
+        let stat = "cpu  100 1 20 5000 300 4 5 6 70 8\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        assert_eq!(busy_ticks(stat), 100 + 1 + 20 + 4 + 5 + 6);
+        assert_eq!(busy_ticks("nonsense"), 0);
+        let meminfo = "MemTotal:       16000 kB\nMemFree: 1 kB\nMemAvailable:    4000 kB\n";
+        let wanted = Memory { total: Bytes(16000 << 10), used: Bytes(12000 << 10) };
+        assert_eq!(memory(meminfo), Some(wanted));
+        assert_eq!(memory("MemTotal: many\n"), None);
+    }
+
+    #[test]
+    fn cpu_is_an_average() {
+        assert_eq!(milli_cpu(50, 1000), MilliCpu(500));
+        assert_eq!(milli_cpu(1000, 5000), MilliCpu(2000));
+        assert_eq!(milli_cpu(1, 0), MilliCpu(10_000), "two samples at once do not divide by zero");
+    }
+
+    #[test]
+    fn this_machine_can_be_measured() {
+        let meter = Meter::new("/".into());
+        assert_eq!(meter.sample().cpu, MilliCpu(0), "there is no sample before the first");
+        let usage = meter.sample();
+        assert!(usage.memory.0 > 0 && usage.disk.is_some());
+    }
+}

@@ -1,0 +1,46 @@
+//! Values that tests of this crate share.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use warren_types::{
+    ClusterId, Desired, Id, NodeId, NodeSettings, Protocol, PublishMode, PublishedPort, ServiceId,
+    TaskAssignment, TaskId, TaskSpec,
+};
+
+/// The `number`th task of the service that tests use.
+pub fn task_id(number: u64) -> TaskId {
+    TaskId { service: ServiceId(Id(7)), number }
+}
+
+/// A task without ports that should run.
+pub fn task(number: u64) -> TaskAssignment {
+    TaskAssignment {
+        id: task_id(number),
+        service: "web".parse().unwrap(),
+        slot: u32::try_from(number).unwrap(),
+        revision: 1,
+        spec: TaskSpec::new("demo:1".parse().unwrap()),
+        ports: Vec::new(),
+        address: Ipv4Addr::new(10, 210, 0, 1 + u8::try_from(number).unwrap()),
+        desired: Desired::Running,
+    }
+}
+
+/// The port that tests publish.
+pub fn port(host_port: u16) -> PublishedPort {
+    let (protocol, mode) = (Protocol::Tcp, PublishMode::Host);
+    PublishedPort { host_ip: None, host_port, container_port: 80, protocol, mode }
+}
+
+/// Settings of the node that tests are.
+pub fn settings() -> NodeSettings {
+    NodeSettings {
+        cluster: ClusterId(Id(1)),
+        node: NodeId(Id(2)),
+        subnet: "10.210.0.0/24".parse().unwrap(),
+        ranges: vec!["10.210.0.0/16".parse().unwrap()],
+        heartbeat: Duration::from_secs(5),
+        sync: Duration::from_secs(3),
+    }
+}

@@ -1,0 +1,109 @@
+//! The two periodic messages of a session: usage, and the question whether the assignment is current.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use warren_control::LoopHandle;
+use warren_proto::v1;
+use warren_proto::v1::worker_frame::Frame;
+use warren_types::NodeSettings;
+
+use crate::session::Context;
+
+/// A manager that does not answer a sync within this is left.
+pub(super) const SILENCE: Duration = Duration::from_secs(3);
+
+/// A periodic message could not be sent, or was not answered.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PulseError {
+    #[error("the session is over")]
+    Over,
+    #[error("the manager was silent for {SILENCE:?} after a sync")]
+    Silent,
+}
+
+/// The periodic messages of one session; they end with it.
+pub(super) struct Pulse {
+    loops: [LoopHandle; 2],
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        self.loops.iter().for_each(LoopHandle::stop);
+    }
+}
+
+/// What the loops need of the session.
+#[derive(Clone)]
+pub(super) struct Line {
+    pub frames: mpsc::Sender<v1::WorkerFrame>,
+    /// Counts the frames that came from the manager.
+    pub heard: watch::Receiver<u64>,
+    /// Ends the session.
+    pub leave: CancellationToken,
+}
+
+impl Pulse {
+    /// Starts both loops with the periods that the manager asked for.
+    pub fn start(context: &Arc<Context>, settings: &NodeSettings, line: &Line) -> Self {
+        let (shared, to) = (Arc::clone(context), line.clone());
+        let heartbeat = context.loops.spawn("worker.heartbeat", settings.heartbeat, move || {
+            let (context, line) = (Arc::clone(&shared), to.clone());
+            async move { line.send(Frame::Heartbeat(v1::Heartbeat { usage: Some(usage(&context)) })).await }
+        });
+        let (shared, to) = (Arc::clone(context), line.clone());
+        let sync = context.loops.spawn("worker.sync", settings.sync, move || {
+            let (context, line) = (Arc::clone(&shared), to.clone());
+            async move { line.sync(&context).await }
+        });
+        Self { loops: [heartbeat, sync] }
+    }
+}
+
+impl Line {
+    /// Sends one frame; a manager that takes none for [`SILENCE`] is left.
+    pub async fn send(&self, frame: Frame) -> Result<(), PulseError> {
+        let frame = v1::WorkerFrame { frame: Some(frame) };
+        match self.frames.send_timeout(frame, SILENCE).await {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(PulseError::Over),
+            Err(mpsc::error::SendTimeoutError::Timeout(_)) => Err(self.left()),
+        }
+    }
+
+    fn left(&self) -> PulseError {
+        self.leave.cancel();
+        PulseError::Silent
+    }
+
+    /// Says what this node has, and waits for the manager to say anything.
+    async fn sync(&self, context: &Context) -> Result<(), PulseError> {
+        let mut heard = self.heard.clone();
+        let before = *heard.borrow_and_update();
+        let version = context.wishes.borrow().version;
+        self.send(Frame::Sync(v1::Sync { version: Some(version.into()) })).await?;
+        let answer = heard.wait_for(|heard| *heard > before);
+        tokio::select! {
+            () = self.leave.cancelled() => Err(PulseError::Over),
+            answer = tokio::time::timeout(SILENCE, answer) => match answer {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(_)) => Err(PulseError::Over),
+                Err(_) => Err(self.left()),
+            }
+        }
+    }
+}
+
+fn usage(context: &Context) -> v1::NodeUsage {
+    let usage = context.meter.sample();
+    context.health.note_disk(usage.disk);
+    v1::NodeUsage {
+        cpu_milli: usage.cpu.0,
+        memory_bytes: usage.memory.0,
+        disk_used_bytes: usage.disk.map_or(0, |disk| disk.used.0),
+        disk_total_bytes: usage.disk.map_or(0, |disk| disk.total.0),
+        conditions: context.health.sentences(),
+    }
+}

@@ -1,0 +1,17 @@
+//! The tasks of this node: one actor each, and the supervisor that gives them their orders.
+//!
+//! Start reading at [`supervisor`] (who has an actor, and what it is told), then `actor` (the loop around
+//! [`warren_task::step()`]) and `driver` (the one place where its actions are done).
+
+mod actor;
+mod container;
+mod driver;
+mod ground;
+pub(crate) mod reporter;
+pub(crate) mod supervisor;
+
+pub(crate) use driver::Driver;
+pub(crate) use ground::Ground;
+
+#[cfg(test)]
+mod tests;

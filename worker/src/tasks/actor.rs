@@ -1,0 +1,247 @@
+//! The loop around `step` for one task: look at the orders, ask, do one action, note what came of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use warren_control::Clock;
+use warren_task::{Action, Container, Found, Step, report, step};
+use warren_types::{Desired, TaskAssignment, TaskId, TaskReport, Timestamp};
+
+use crate::tasks::driver::{Done, Driver, Failure, Job, Surroundings};
+use crate::tasks::reporter::Reporter;
+
+/// What an action may take in all, above the deadlines of the calls it is made of. One that is still at work
+/// then is reported; no other is begun for the task before it ends.
+const ACTION_DEADLINE: Duration = Duration::from_secs(120);
+
+/// What the supervisor tells an actor. The counters only rise: an actor that missed one change sees the
+/// next.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Orders {
+    /// `None` when nobody knows what the task is.
+    pub wanted: Option<Arc<TaskAssignment>>,
+    /// Nobody wants the task: the actor ends when nothing is left of it.
+    pub dismissed: bool,
+    /// Something may have happened to the container.
+    pub looks: u64,
+    /// The task's network or files may have been damaged.
+    pub doubts: u64,
+    /// What made actions fail may be over.
+    pub retries: u64,
+}
+
+/// The supervisor's end of an actor.
+#[derive(Debug)]
+pub(super) struct Handle {
+    orders: watch::Sender<Orders>,
+    kind: Arc<AtomicU8>,
+}
+
+/// A container without its times, to compare with a listing.
+pub(super) fn kind(container: &Container) -> u8 {
+    match container {
+        Container::Absent => 0,
+        Container::Recorded => 1,
+        Container::Created => 2,
+        Container::Running { .. } => 3,
+        Container::Stopped { .. } => 4,
+    }
+}
+
+impl Handle {
+    /// Changes the orders; the actor is woken when `change` says that they are other ones.
+    pub fn order(&self, change: impl FnOnce(&mut Orders) -> bool) {
+        self.orders.send_if_modified(change);
+    }
+
+    /// The [`kind`] of container that the actor last saw.
+    pub fn kind(&self) -> u8 {
+        self.kind.load(Ordering::Relaxed)
+    }
+}
+
+/// One task's actor.
+pub(super) struct Actor {
+    task: TaskId,
+    driver: Arc<Driver>,
+    reporter: Arc<Reporter>,
+    clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+    orders: watch::Receiver<Orders>,
+    obeyed: Orders,
+    kind: Arc<AtomicU8>,
+    found: Found,
+    surroundings: Surroundings,
+    /// Held from the creation of a process to its start.
+    start_permit: Option<OwnedSemaphorePermit>,
+    late: Option<JoinHandle<Result<Done, Failure>>>,
+}
+
+impl Actor {
+    /// An actor that knows nothing of its container yet, and the supervisor's end of it.
+    pub fn new(
+        task: TaskId,
+        orders: Orders,
+        driver: Arc<Driver>,
+        reporter: Arc<Reporter>,
+        clock: Arc<dyn Clock>,
+        stop: CancellationToken,
+    ) -> (Self, Handle) {
+        let found = Found::new(Timestamp(clock.unix_millis()));
+        let kind = Arc::new(AtomicU8::new(kind(&found.container)));
+        let (sender, receiver) = watch::channel(orders.clone());
+        let actor = Self {
+            task,
+            driver,
+            reporter,
+            clock,
+            stop,
+            orders: receiver,
+            obeyed: orders,
+            kind: Arc::clone(&kind),
+            found,
+            surroundings: Surroundings::default(),
+            start_permit: None,
+            late: None,
+        };
+        (actor, Handle { orders: sender, kind })
+    }
+
+    /// Works until the agent stops, or until nothing is left of a task that nobody wants.
+    pub async fn run(mut self) {
+        while !self.stop.is_cancelled() {
+            self.obey();
+            let now = self.now();
+            let answer = step(self.obeyed.wanted.as_deref(), &self.found, now);
+            let said = self.tell();
+            match answer {
+                Step::Do(action) => self.act(action).await,
+                Step::WaitUntil(moment) => self.wait(Some(moment.since(now))).await,
+                Step::Settled if said.removed && self.obeyed.dismissed => return,
+                Step::Settled => self.wait(None).await,
+            }
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp(self.clock.unix_millis())
+    }
+
+    fn obey(&mut self) {
+        let orders = self.orders.borrow_and_update().clone();
+        if orders.looks != self.obeyed.looks {
+            self.found.overtaken();
+        }
+        if orders.doubts != self.obeyed.doubts {
+            self.found.distrust_surroundings();
+        }
+        if orders.retries != self.obeyed.retries {
+            self.found.forget_delays();
+        }
+        self.obeyed = orders;
+    }
+
+    fn tell(&self) -> TaskReport {
+        self.kind.store(kind(&self.found.container), Ordering::Relaxed);
+        let said = report(self.task, self.obeyed.wanted.as_deref(), &self.found);
+        self.reporter.tell(said.clone());
+        said
+    }
+
+    async fn wait(&mut self, time: Option<Duration>) {
+        self.start_permit = None;
+        let pause = async {
+            match time {
+                Some(time) => tokio::time::sleep(time).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = pause => {}
+            () = self.stop.cancelled() => {}
+            changed = self.orders.changed() => {
+                // Without a supervisor nobody will ever order anything again.
+                if changed.is_err() {
+                    self.stop.cancelled().await;
+                }
+            }
+        }
+    }
+
+    async fn act(&mut self, action: Action) {
+        let begun = self.clock.instant();
+        if matches!(action, Action::EnsureContainer | Action::Start) && self.start_permit.is_none() {
+            let permit = Arc::clone(&self.driver.starts).acquire_owned().await;
+            self.start_permit = permit.ok();
+        }
+        let result = self.perform(&action).await;
+        let goes_on = action == Action::EnsureContainer && result.is_ok() && self.wants_start();
+        if !goes_on {
+            self.start_permit = None;
+        }
+        let took = self.clock.instant().duration_since(begun);
+        match result {
+            Ok(done) => {
+                tracing::debug!(task = %self.task, verb = ?action.verb(), ?took, "done");
+                self.note(&action, done);
+            }
+            Err(Failure { severity, reason }) => {
+                tracing::info!(task = %self.task, verb = ?action.verb(), ?severity, reason, "action failed");
+                self.found.failed(&action, severity, reason, self.now());
+            }
+        }
+    }
+
+    fn wants_start(&self) -> bool {
+        self.obeyed.wanted.as_ref().is_some_and(|wanted| wanted.desired == Desired::Running)
+    }
+
+    /// Does the action in a task of its own: a call that is cut off half-way (a container that is being
+    /// made) leaves behind what nobody finds again.
+    async fn perform(&mut self, action: &Action) -> Result<Done, Failure> {
+        let slow = || Failure::transient(format!("still at work after {}s", ACTION_DEADLINE.as_secs()));
+        if let Some(mut late) = self.late.take()
+            && tokio::time::timeout(ACTION_DEADLINE, &mut late).await.is_err()
+        {
+            self.late = Some(late);
+            return Err(slow());
+        }
+        let job = Job {
+            task: self.task,
+            assignment: self.obeyed.wanted.clone(),
+            attempt: self.found.ledger.attempt,
+            surroundings: self.surroundings.clone(),
+            action: action.clone(),
+            now: self.now(),
+        };
+        let driver = Arc::clone(&self.driver);
+        let mut work = tokio::spawn(async move { driver.perform(job).await });
+        match tokio::time::timeout(ACTION_DEADLINE, &mut work).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(broken)) => Err(Failure::transient(format!("the action broke off: {broken}"))),
+            Err(_) => {
+                self.late = Some(work);
+                Err(slow())
+            }
+        }
+    }
+
+    fn note(&mut self, action: &Action, done: Done) {
+        match done {
+            Done::Saw { container, ledger, stop_signal } => {
+                self.surroundings.stop_signal = stop_signal;
+                self.found.inspected(container, ledger);
+                return;
+            }
+            Done::Attached(netns) => self.surroundings.netns = Some(netns),
+            Done::Wrote(files) => self.surroundings.files = Some(files),
+            Done::NothingToSignal => self.found.overtaken(),
+            Done::Plainly => (),
+        }
+        self.found.succeeded(action, self.now());
+    }
+}

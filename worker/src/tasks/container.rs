@@ -1,0 +1,204 @@
+//! Between a task and its container's record.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::UNIX_EPOCH;
+
+use sha2::{Digest, Sha256};
+use warren_network::files::TaskFiles;
+use warren_runtime::{BindMount, ContainerId, ContainerSpec, Error, Limits, Log, Owner, Process, Reference};
+use warren_task::{Container, Ledger};
+use warren_types::{ClusterId, Exit, TaskAssignment, TaskId, Timestamp};
+
+/// Label with the cluster's id.
+const CLUSTER: &str = "cluster";
+
+/// What a container is joined with when it is made.
+#[derive(Debug, Clone)]
+pub(super) struct Joined {
+    pub netns: PathBuf,
+    pub files: TaskFiles,
+    pub log: PathBuf,
+    pub hostname: String,
+}
+
+/// The container's id: the task's.
+pub(super) fn id(task: &TaskId) -> ContainerId {
+    ContainerId::parse(&task.to_string()).expect("a task's id is letters and digits with one dash between")
+}
+
+/// Everything the task's container is made from. The record carries the assignment, so that an agent that
+/// knows nothing else can take the container over.
+pub(super) fn spec(
+    task: &TaskAssignment,
+    attempt: u32,
+    cluster: ClusterId,
+    joined: &Joined,
+) -> Result<ContainerSpec, Error> {
+    let refused = |field: &str, reason: String| Error::InvalidSpec { field: field.to_string(), reason };
+    let image = task.spec.image.as_str();
+    let image = Reference::parse(image).map_err(|error| refused("task.image", error.to_string()))?;
+    let assignment = serde_json::to_vec(task).map_err(|error| refused("task", error.to_string()))?;
+    let bind = |source: &PathBuf, target: &str| BindMount { source: source.clone(), target: target.into() };
+    let TaskFiles { resolv_conf, hosts, hostname } = &joined.files;
+    Ok(ContainerSpec {
+        id: id(&task.id),
+        owner: Owner { task: task.id.to_string(), attempt, spec_hash: spec_hash(task) },
+        image,
+        command: task.spec.command.clone(),
+        args: task.spec.args.clone(),
+        env: task.spec.env.iter().map(|var| (var.name.clone(), var.value.clone())).collect(),
+        hostname: joined.hostname.clone(),
+        limits: Limits { cpu: task.spec.limits.cpu, memory: task.spec.limits.memory },
+        netns: Some(joined.netns.clone()),
+        mounts: vec![
+            bind(resolv_conf, "/etc/resolv.conf"),
+            bind(hosts, "/etc/hosts"),
+            bind(hostname, "/etc/hostname"),
+        ],
+        log: Log::File(joined.log.clone()),
+        assignment,
+        labels: BTreeMap::from([(CLUSTER.to_string(), cluster.to_string())]),
+        stop_signal: None,
+    })
+}
+
+/// Names what the container runs: tasks of one spec have the same.
+fn spec_hash(task: &TaskAssignment) -> String {
+    let text = serde_json::to_vec(&task.spec).expect("a spec is plain data with text keys");
+    Sha256::digest(&text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A container that an agent of this cluster made, as a listing shows it.
+#[derive(Debug, Clone)]
+pub(super) struct Listed {
+    pub task: TaskId,
+    /// `None` when the record's extension cannot be read.
+    pub assignment: Option<TaskAssignment>,
+    pub process: Process,
+}
+
+/// Reads a listed container; `None` when it is not ours.
+pub(super) fn listed(found: &warren_runtime::Found, cluster: ClusterId) -> Option<Listed> {
+    let task: TaskId = found.owner.as_ref()?.task.parse().ok()?;
+    if found.labels.get(CLUSTER) != Some(&cluster.to_string()) || found.id != id(&task) {
+        return None;
+    }
+    let assignment = serde_json::from_slice(&found.assignment);
+    let assignment = assignment.map_err(|error| {
+        tracing::warn!(%task, %error, "the record holds no assignment that this version can read");
+    });
+    let assignment = assignment.ok().filter(|assignment: &TaskAssignment| assignment.id == task);
+    Some(Listed { task, assignment, process: found.process.clone() })
+}
+
+/// The ledger in the record; a record that was just made has none.
+pub(super) fn ledger(found: &warren_runtime::Found) -> Option<Ledger> {
+    if found.ledger.is_empty() {
+        return None;
+    }
+    let parsed = found.ledger.parse();
+    parsed.map_err(|error| tracing::warn!(container = %found.id, %error, "starting a new history")).ok()
+}
+
+/// The container as `step` sees it. `Err` with the runtime's words when it did not say.
+pub(super) fn state(found: Option<&warren_runtime::Found>, now: Timestamp) -> Result<Container, String> {
+    Ok(match found.map(|found| &found.process) {
+        None => Container::Absent,
+        Some(Process::None) => Container::Recorded,
+        Some(Process::Created { .. }) => Container::Created,
+        Some(Process::Running { .. }) => Container::Running { since: now },
+        Some(Process::Stopped(exit)) => Container::Stopped { exit: exit_of(exit), at: ended_at(exit, now) },
+        Some(Process::Unknown { reason }) => return Err(reason.clone()),
+    })
+}
+
+fn exit_of(exit: &warren_runtime::Exit) -> Exit {
+    Exit { code: i32::try_from(exit.code).unwrap_or(i32::MAX), out_of_memory: exit.out_of_memory }
+}
+
+/// An exit time of zero or in the future is a runtime that does not know it, or a clock that was set back.
+fn ended_at(exit: &warren_runtime::Exit, now: Timestamp) -> Timestamp {
+    let millis = exit.at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    match u64::try_from(millis) {
+        Ok(millis) if millis > 0 && millis <= now.0 => Timestamp(millis),
+        _ => now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use warren_runtime::{Found, Signal};
+
+    use super::*;
+    use crate::samples::{settings, task, task_id};
+
+    fn joined() -> Joined {
+        let file = |name: &str| PathBuf::from("/data/tasks/x").join(name);
+        let files =
+            TaskFiles { resolv_conf: file("resolv.conf"), hosts: file("hosts"), hostname: file("hostname") };
+        Joined { netns: "/run/netns/x".into(), files, log: file("output.log"), hostname: "web-1".into() }
+    }
+
+    fn found(process: Process) -> Found {
+        let cluster = settings().cluster;
+        let spec = spec(&task(1), 1, cluster, &joined()).unwrap();
+        Found {
+            id: spec.id,
+            owner: Some(spec.owner),
+            image: "demo:1".into(),
+            assignment: spec.assignment,
+            ledger: String::new(),
+            labels: spec.labels,
+            stop_signal: Signal::TERM,
+            process,
+            snapshot: true,
+        }
+    }
+
+    #[test]
+    fn a_record_says_what_its_task_is() {
+        let spec = spec(&task(1), 1, settings().cluster, &joined()).unwrap();
+        spec.check().unwrap();
+        let listed = listed(&found(Process::None), settings().cluster).unwrap();
+        assert_eq!((listed.task, listed.assignment), (task_id(1), Some(task(1))));
+    }
+
+    #[test]
+    fn containers_of_others_are_not_ours() {
+        let cluster = settings().cluster;
+        let foreign = Found { owner: None, ..found(Process::None) };
+        assert!(listed(&foreign, cluster).is_none());
+        assert!(listed(&found(Process::None), ClusterId(warren_types::Id(99))).is_none());
+        let torn = Found { assignment: b"{".to_vec(), ..found(Process::None) };
+        assert!(listed(&torn, cluster).unwrap().assignment.is_none());
+    }
+
+    #[test]
+    fn the_hash_is_of_what_runs() {
+        let mut other = task(2);
+        assert_eq!(spec_hash(&task(1)), spec_hash(&other));
+        other.spec.args = Some(vec!["x".into()]);
+        assert_ne!(spec_hash(&task(1)), spec_hash(&other));
+    }
+
+    #[test]
+    fn exits_have_a_time_that_is_past() {
+        let now = Timestamp(10_000);
+        let exit = |millis| warren_runtime::Exit {
+            code: 137,
+            at: SystemTime::UNIX_EPOCH + Duration::from_millis(millis),
+            out_of_memory: true,
+        };
+        for (millis, wanted) in [(9_000, 9_000), (0, 10_000), (11_000, 10_000)] {
+            let stopped = found(Process::Stopped(exit(millis)));
+            let wanted =
+                Container::Stopped { exit: Exit { code: 137, out_of_memory: true }, at: Timestamp(wanted) };
+            assert_eq!(state(Some(&stopped), now), Ok(wanted));
+        }
+        let unknown = found(Process::Unknown { reason: "busy".into() });
+        assert_eq!(state(Some(&unknown), now), Err("busy".into()));
+    }
+}

@@ -1,0 +1,223 @@
+//! What happens to tasks while the agent lives, and when it is restarted.
+
+use std::num::NonZeroU16;
+
+use tokio::time::Instant;
+use warren_network::{HostPort, PortHolder};
+use warren_runtime::ContainerId;
+use warren_runtime::fake::{Failure, Fault, Operation, Script};
+use warren_types::{Desired, TaskState};
+
+use super::*;
+use crate::node::health::Condition;
+use crate::samples::{port, task};
+
+fn container(number: u64) -> ContainerId {
+    ContainerId::parse(&task_id(number).to_string()).unwrap()
+}
+
+fn publishing(number: u64) -> TaskAssignment {
+    TaskAssignment { ports: vec![port(8080)], ..task(number) }
+}
+
+fn desired(desired: Desired, task: TaskAssignment) -> TaskAssignment {
+    TaskAssignment { desired, ..task }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_come_up_share_their_port_and_go() {
+    let machine = Machine::new();
+    let agent = machine.immortal(wishing(vec![publishing(1), publishing(2)]));
+    agent.ready(1).await;
+    agent.ready(2).await;
+    let backends: Vec<usize> = machine.network.ports().values().map(|backends| backends.len()).collect();
+    assert_eq!(backends, [2]);
+    agent.want(vec![desired(Desired::Remove, publishing(1)), publishing(2)]);
+    let last = agent.removed(1).await;
+    assert_eq!((last.state, last.exit.unwrap().code), (TaskState::Shutdown, 143));
+    let backends: Vec<usize> = machine.network.ports().values().map(|backends| backends.len()).collect();
+    assert_eq!(backends, [1]);
+    agent.want(vec![publishing(2)]);
+    eventually("forgotten", || async { agent.reporter.newest(&task_id(1)).is_none() }).await;
+    agent.want(vec![]);
+    eventually("empty", || async { machine.left().await.is_empty() }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prepared_task_waits_for_its_word() {
+    let machine = Machine::new();
+    let agent = machine.immortal(wishing(vec![desired(Desired::Ready, task(1))]));
+    agent.until(1, |report| report.state == TaskState::Ready).await;
+    assert_eq!(machine.runtime.calls(Operation::Start), 0);
+    agent.want(vec![task(1)]);
+    agent.ready(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_agent_takes_over_what_runs() {
+    let machine = Machine::new();
+    let first = machine.immortal(wishing(vec![publishing(1)]));
+    first.ready(1).await;
+    let pid = machine.pid(1).await;
+    first.kill().await;
+    // With a cache, without one but with settings, and without anything at all.
+    for known in [cached(vec![publishing(1)]), cached(vec![]), Wishes::default()] {
+        let has_settings = known.settings.is_some();
+        let next = machine.immortal(known);
+        let running = next.until(1, |report| report.state == TaskState::Running).await;
+        if has_settings {
+            next.ready(1).await;
+        } else {
+            assert!(!running.ready);
+        }
+        // Long enough for every loop to have looked.
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!((machine.pid(1).await, machine.runtime.calls(Operation::Start)), (pid, 1));
+        next.kill().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_wants_goes_once_a_manager_has_said_so() {
+    let machine = Machine::new();
+    let first = machine.immortal(wishing(vec![task(1)]));
+    first.ready(1).await;
+    first.kill().await;
+    let next = machine.immortal(cached(vec![]));
+    next.ready(1).await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(machine.pid(1).await.is_some(), "a cache is no word of a manager");
+    next.wishes.send_modify(|wishes| wishes.confirmed = true);
+    eventually("empty", || async { machine.left().await.is_empty() }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_loop_is_visible_and_given_up_also_by_the_next_agent() {
+    let machine = Machine::new();
+    let script = Script { exit_after: Some((Duration::from_millis(10), 3)), ..Script::default() };
+    machine.runtime.script_image(&image(), script);
+    let agent = machine.immortal(wishing(vec![task(1)]));
+    let waiting = agent.until(1, |report| report.reason.contains("attempt 3 starts at")).await;
+    assert_eq!((waiting.attempt, waiting.state), (3, TaskState::Starting));
+    assert!(waiting.reason.starts_with("exited with code 3; "), "{}", waiting.reason);
+    let failed = agent.until(1, |report| report.state == TaskState::Failed).await;
+    assert_eq!((failed.attempt, failed.exit.unwrap().code), (4, 3));
+    assert!(failed.reason.contains("4 attempts in") && failed.reason.ends_with("given up"), "{failed:?}");
+    agent.kill().await;
+    let next = machine.immortal(wishing(vec![task(1)]));
+    let still = next.until(1, |report| report.state == TaskState::Failed).await;
+    assert_eq!((still.attempt, &still.reason), (4, &failed.reason));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(machine.runtime.calls(Operation::Start), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_never_run_is_rejected_with_the_reason() {
+    let machine = Machine::new();
+    machine.runtime.remove_image(&image());
+    let agent = machine.immortal(wishing(vec![task(1)]));
+    let rejected = agent.until(1, |report| report.state == TaskState::Rejected).await;
+    assert!(rejected.reason.contains("is not on this node; import it first"), "{}", rejected.reason);
+
+    machine.runtime.add_image(&image());
+    let broken =
+        Script { create_error: Some(Failure::CommandNotFound("/serve".into())), ..Script::default() };
+    machine.runtime.script_container(&container(2), broken);
+    let at = HostPort::new(None, NonZeroU16::new(8080).unwrap());
+    machine.network.occupy(at, PortHolder { pid: 7, name: "nginx".into() });
+    agent.want(vec![task(1), task(2), publishing(3)]);
+    let rejected = agent.until(2, |report| report.state == TaskState::Rejected).await;
+    assert!(rejected.reason.contains("\"/serve\""), "{}", rejected.reason);
+    let rejected = agent.until(3, |report| report.state == TaskState::Rejected).await;
+    assert!(rejected.reason.contains("8080/tcp is in use by process nginx (pid 7)"), "{}", rejected.reason);
+    assert_eq!(machine.runtime.calls(Operation::Start), 0);
+    agent.want(vec![]);
+    eventually("empty", || async { machine.left().await.is_empty() }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn faults_of_the_moment_are_tried_again() {
+    let machine = Machine::new();
+    let operations = [
+        Operation::Inspect,
+        Operation::EnsureCreated,
+        Operation::Start,
+        Operation::SetLedger,
+        Operation::Signal,
+        Operation::DeleteProcess,
+        Operation::Remove,
+    ];
+    for operation in operations {
+        machine.runtime.fail_next(operation, Fault::Before(Failure::Timeout));
+        machine.runtime.fail_next(operation, Fault::After(Failure::Unavailable));
+    }
+    let agent = machine.immortal(wishing(vec![task(1)]));
+    agent.ready(1).await;
+    assert_eq!(machine.pid(1).await, Some(10_001));
+    agent.want(vec![desired(Desired::Remove, task(1))]);
+    agent.removed(1).await;
+    assert_eq!(machine.left().await, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_keep_their_state_while_containerd_is_away() {
+    let machine = Machine::new();
+    let agent = machine.immortal(wishing(vec![task(1)]));
+    agent.ready(1).await;
+    machine.runtime.set_reachable(false);
+    eventually("noticed", || async { agent.health.has(Condition::Runtime) }).await;
+    agent.want(vec![task(1), task(2)]);
+    let waiting = agent.until(2, |report| report.reason.contains("not available")).await;
+    assert_eq!(waiting.state, TaskState::Accepted);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let kept = agent.reporter.newest(&task_id(1)).unwrap();
+    assert_eq!((kept.state, kept.ready), (TaskState::Running, true));
+    let back = Instant::now();
+    machine.runtime.set_reachable(true);
+    agent.ready(2).await;
+    assert!(back.elapsed() < Duration::from_secs(2), "work resumes at once");
+    eventually("over", || async { !agent.health.has(Condition::Runtime) }).await;
+    assert_eq!(agent.until(1, |report| report.reason.is_empty()).await.attempt, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_without_an_event_is_found_by_the_list() {
+    let machine = Machine::new();
+    let agent = machine.immortal(wishing(vec![task(1)]));
+    agent.ready(1).await;
+    assert!(machine.runtime.lose_process(&container(1)));
+    let lost = Instant::now();
+    let again = agent.until(1, |report| report.attempt == 2 && report.ready).await;
+    assert!(lost.elapsed() < Duration::from_secs(30));
+    assert_eq!(again.exit, None);
+    let names: Vec<&str> = agent.loops.snapshot().iter().map(|status| status.name).collect();
+    assert_eq!(names, ["worker.network", "worker.relist"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_does_not_listen_is_killed_after_its_grace() {
+    let machine = Machine::new();
+    machine.runtime.script_image(&image(), Script { ignores_signals: true, ..Script::default() });
+    let agent = machine.immortal(wishing(vec![task(1)]));
+    agent.ready(1).await;
+    let asked = Instant::now();
+    agent.want(vec![desired(Desired::Shutdown, task(1))]);
+    let stopping = agent.until(1, |report| report.reason.starts_with("stopping")).await;
+    assert!(!stopping.ready);
+    let stopped = agent.until(1, |report| report.state == TaskState::Shutdown).await;
+    assert_eq!((asked.elapsed().as_secs(), stopped.exit.unwrap().code), (10, 137));
+    assert!(stopped.reason.contains("killed") && !stopped.removed, "{stopped:?}");
+    agent.want(vec![desired(Desired::Remove, task(1))]);
+    agent.removed(1).await;
+    assert_eq!(machine.left().await, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_without_a_subnet_says_what_is_missing() {
+    let machine = Machine::new();
+    let agent = machine.immortal(Wishes { settings: None, ..wishing(vec![task(1)]) });
+    let waiting = agent.until(1, |report| report.reason.contains("subnet")).await;
+    assert_eq!(waiting.state, TaskState::Preparing);
+    agent.want(vec![task(1)]);
+    agent.ready(1).await;
+}

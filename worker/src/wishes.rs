@@ -1,0 +1,120 @@
+//! What managers want of this node, as far as it is known: the one input of the supervisor.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warren_types::{Assignment, AssignmentVersion, NodeSettings, TaskAssignment, TaskId};
+
+/// What the node should have. From the cache until a manager was heard, from managers after that.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Wishes {
+    /// What is not per task; `None` on a node that never had a session.
+    pub settings: Option<NodeSettings>,
+    /// When the tasks were what managers wanted.
+    pub version: AssignmentVersion,
+    /// The tasks that the node should have.
+    pub tasks: BTreeMap<TaskId, Arc<TaskAssignment>>,
+    /// A manager said so to this agent: what is not among the tasks is wanted by nobody. Before that, the
+    /// tasks may be out of date and nothing is removed for their sake.
+    pub confirmed: bool,
+}
+
+/// The base of a diff is not what this node has; the manager must send everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gap;
+
+impl Wishes {
+    /// Takes over everything that a manager wants. `false` when the node has seen a newer assignment.
+    pub fn take_full(&mut self, assignment: Assignment) -> bool {
+        if assignment.version < self.version {
+            return false;
+        }
+        self.version = assignment.version;
+        self.tasks = assignment.tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect();
+        self.confirmed = true;
+        true
+    }
+
+    /// Takes over what changed since `base`. `Ok(false)` when the node has it already or something newer.
+    pub fn take_diff(
+        &mut self,
+        base: AssignmentVersion,
+        version: AssignmentVersion,
+        changed: Vec<TaskAssignment>,
+        removed: &[TaskId],
+    ) -> Result<bool, Gap> {
+        if version <= self.version {
+            return Ok(false);
+        }
+        if base != self.version {
+            return Err(Gap);
+        }
+        self.version = version;
+        self.tasks.retain(|id, _| !removed.contains(id));
+        self.tasks.extend(changed.into_iter().map(|task| (task.id, Arc::new(task))));
+        self.confirmed = true;
+        Ok(true)
+    }
+
+    /// A manager said that what the node has is current. `false` when that was known.
+    pub fn confirm(&mut self) -> bool {
+        !std::mem::replace(&mut self.confirmed, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_types::Desired;
+
+    use super::*;
+    use crate::samples::{task, task_id};
+
+    fn at(incarnation: u64, index: u64) -> AssignmentVersion {
+        AssignmentVersion { incarnation, index }
+    }
+
+    fn numbers(wishes: &Wishes) -> Vec<u64> {
+        wishes.tasks.keys().map(|id| id.number).collect()
+    }
+
+    #[test]
+    fn full_assignments_replace_and_older_ones_are_ignored() {
+        let mut wishes = Wishes::default();
+        let full = |version, numbers: &[u64]| Assignment {
+            version,
+            tasks: numbers.iter().map(|number| task(*number)).collect(),
+        };
+        assert!(wishes.take_full(full(at(1, 5), &[1, 2])) && wishes.confirmed);
+        assert!(wishes.take_full(full(at(1, 5), &[1, 2])), "the second time");
+        assert!(!wishes.take_full(full(at(1, 4), &[3])));
+        assert!(!wishes.take_full(full(at(0, 9), &[3])));
+        assert_eq!(numbers(&wishes), [1, 2]);
+        assert!(wishes.take_full(full(at(2, 1), &[3])), "a restored cluster");
+        assert_eq!(numbers(&wishes), [3]);
+    }
+
+    #[test]
+    fn diffs_need_their_base() {
+        let mut wishes = Wishes::default();
+        let empty = Wishes::default();
+        assert_eq!(wishes.take_diff(at(1, 1), at(1, 2), vec![task(1)], &[]), Err(Gap));
+        assert_eq!(wishes, empty);
+        wishes.take_full(Assignment { version: at(1, 1), tasks: vec![task(1), task(2)] });
+        let mut changed = task(2);
+        changed.desired = Desired::Remove;
+        let diff = |wishes: &mut Wishes| {
+            wishes.take_diff(at(1, 1), at(1, 2), vec![changed.clone(), task(3)], &[task_id(1)])
+        };
+        assert_eq!(diff(&mut wishes), Ok(true));
+        assert_eq!(diff(&mut wishes), Ok(false), "the second time");
+        assert_eq!(numbers(&wishes), [2, 3]);
+        assert_eq!(wishes.tasks[&task_id(2)].desired, Desired::Remove);
+        assert_eq!(wishes.take_diff(at(1, 1), at(1, 3), vec![], &[]), Err(Gap));
+    }
+
+    #[test]
+    fn a_confirmation_counts_once() {
+        let mut wishes = Wishes::default();
+        assert!(wishes.confirm() && !wishes.confirm());
+    }
+}

@@ -42,7 +42,9 @@ const ASK: Duration = Duration::from_secs(5);
 const LIST: Duration = Duration::from_secs(30);
 /// Creating a process. Never shorter: giving up makes containerd abandon a supervisor.
 const CREATE: Duration = Duration::from_secs(60);
-/// Starting a process, or deleting one together with its supervisor.
+/// Starting a process that was made; it takes some 10 ms.
+const START: Duration = Duration::from_secs(15);
+/// Deleting a process together with its supervisor.
 const TURN: Duration = Duration::from_secs(30);
 
 /// Where containerd is and what of it is ours.

@@ -4,7 +4,7 @@ use containerd_client::services::v1::{DeleteTaskRequest, KillRequest, StartReque
 use warren_image::{Fault, within};
 
 use super::look::time;
-use super::{RECORD, Shared, TURN};
+use super::{RECORD, START, Shared, TURN};
 use crate::Result;
 use crate::container::{ContainerId, Exit, Process};
 use crate::error::Error;
@@ -18,13 +18,19 @@ impl Shared {
         let call = async move {
             let _permit = permit;
             let request = connection.request(message);
-            within(TURN, connection.tasks().start(request)).await
+            within(START, connection.tasks().start(request)).await
         };
         let started = tokio::spawn(call).await.expect("the call neither panics nor is cancelled");
         match started {
             Ok(reply) => {
                 self.watch.ensure(id, reply.pid);
                 Ok(reply.pid)
+            }
+            // A supervisor that was being made when containerd was killed may hang in its first start for ever. Without
+            // it the process can be made anew.
+            Err(status) if Fault::of(&status) == Fault::Timeout => {
+                self.end_supervisor(id);
+                Err(Error::of(format!("start container {id}"), &status))
             }
             // Starting twice is an error without a kind of its own, so the state decides.
             Err(status) => match (self.process(id).await?, Fault::of(&status)) {

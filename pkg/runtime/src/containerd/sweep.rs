@@ -64,6 +64,18 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Kills the supervisor of a container, and with it the process; containerd then clears what is left. For one
+    /// that does not answer any more.
+    pub(super) fn end_supervisor(&self, id: &ContainerId) {
+        let shims = shims(self.connection.socket(), self.connection.namespace());
+        for shim in shims.iter().filter(|shim| shim.id == id.as_str()) {
+            let ended = shim.pidfd.send(Signal::KILL);
+            tracing::warn!(%id, ?ended, "a container's supervisor did not answer and was killed");
+        }
+    }
+}
+
 struct Shim {
     id: String,
     pidfd: Pidfd,

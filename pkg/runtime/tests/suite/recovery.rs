@@ -97,9 +97,16 @@ async fn containerd_killed_at_any_moment_of_a_creation_leaves_nothing_that_insis
     let world = World::start().await;
     for round in 0..6u64 {
         let specs: Vec<ContainerSpec> = (0..4).map(|n| sleeper(&format!("r{round}-{n}"))).collect();
-        let starts = specs.iter().map(|spec| async {
-            insist("create", || world.runtime.ensure_created(spec)).await;
-            insist("start", || world.runtime.start(&spec.id)).await
+        // As an agent does it: a start that failed is followed by a look and, if need be, another creation.
+        let starts = specs.iter().map(|spec| {
+            insist("create and start", || async {
+                let found = world.runtime.inspect(&spec.id).await?;
+                if found.is_some_and(|found| matches!(found.process, Process::Stopped(_))) {
+                    world.runtime.delete_process(&spec.id).await?;
+                }
+                world.runtime.ensure_created(spec).await?;
+                world.runtime.start(&spec.id).await
+            })
         });
         let kill = async {
             // A different moment of the creations in each round.

@@ -1,4 +1,4 @@
-//! Histories from seeds. `WARREN_SIM_SEED=N` replays one.
+//! Histories from seeds. `WARREN_SIM_SEED=N` replays one; with `WARREN_SIM_TRACE` set it prints every event.
 
 #![allow(clippy::unwrap_used)]
 

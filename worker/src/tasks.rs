@@ -8,10 +8,11 @@ mod container;
 mod driver;
 mod ground;
 pub(crate) mod reporter;
+mod strays;
 pub(crate) mod supervisor;
 
 pub(crate) use driver::Driver;
-pub(crate) use ground::Ground;
+pub(crate) use ground::{Ground, NOT_YET};
 
 #[cfg(test)]
 mod tests;

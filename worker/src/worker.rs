@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::sync::{OnceCell, RwLock, Semaphore, watch};
+use tokio::sync::{Notify, OnceCell, RwLock, Semaphore, watch};
 use warren_control::{Chance, Clock, Loops, NotStopped, Shutdown, SystemClock, system_chance};
 use warren_image::{Images, ImportOptions};
 use warren_security::files::{FileError, ensure_private_dir};
@@ -21,7 +21,7 @@ use crate::node::health::{Condition, Health};
 use crate::node::usage::Meter;
 use crate::session::{self, Archive, Context, Dial, Dialer, Import};
 use crate::tasks::supervisor::{Parts, Supervisor};
-use crate::tasks::{Driver, Ground};
+use crate::tasks::{Driver, Ground, NOT_YET};
 use crate::wishes::Wishes;
 
 /// For actions that are under way when the agent stops.
@@ -138,7 +138,7 @@ impl Worker {
         let (wishes, wanted) = watch::channel(cache.load().await);
         let (connected, connection) = watch::channel(false);
         let health = Arc::<Health>::default();
-        let (ground, laid) = watch::channel(Ground::Missing("the node's network is not made yet".into()));
+        let (ground, laid) = watch::channel(Ground::Awaited);
         let supervisor = Supervisor::new(Parts {
             driver: driver(&config, &doors, cluster, laid.clone()),
             clock,
@@ -186,6 +186,7 @@ impl Worker {
         }
         match self.ground.borrow().clone() {
             Ground::Laid => Ok(()),
+            Ground::Awaited => Err(NotReady::Network { reason: NOT_YET.to_string() }),
             Ground::Missing(reason) => Err(NotReady::Network { reason }),
         }
     }
@@ -208,6 +209,7 @@ impl Worker {
             tracing::warn!(%error, "could not write the cache, the next start will resync");
         }
         if self.is_empty().await {
+            self.sweep().await;
             self.doors.runtime.remove_node().await?;
             self.doors.network.remove_node().await?;
             if let Some(containerd) = self.doors.containerd {
@@ -215,6 +217,15 @@ impl Worker {
             }
         }
         Ok(stopped?)
+    }
+
+    /// The last sweep: nobody will look again.
+    async fn sweep(&self) {
+        match self.doors.runtime.sweep_strays().await {
+            Ok(swept) if swept.is_empty() => {}
+            Ok(swept) => tracing::info!(?swept, "removed what no container owned"),
+            Err(error) => tracing::warn!(%error, "could not look for what no container owns"),
+        }
     }
 
     /// Whether no container is left. When containerd does not say, there may be some.
@@ -247,6 +258,7 @@ fn driver(config: &Config, doors: &Doors, cluster: ClusterId, ground: watch::Rec
         // Starts are bound by the CPU: more at once make the first ones later and none earlier.
         starts: Arc::new(Semaphore::new((3 * cores).max(4))),
         laying: RwLock::default(),
+        botched: Notify::new(),
     }
 }
 

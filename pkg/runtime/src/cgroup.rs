@@ -69,13 +69,9 @@ impl Hierarchies {
         self.mounts.iter().any(|(mount, _)| place(mount, cgroup).exists())
     }
 
-    /// Processes in the cgroups directly below `parent`.
-    #[cfg(feature = "testing")]
-    pub fn members(&self, parent: &Path) -> Vec<u32> {
-        let files = self.children(parent).into_iter().flat_map(|name| {
-            let file = parent.join(name).join("cgroup.procs");
-            self.mounts.iter().map(move |(mount, _)| place(mount, &file)).collect::<Vec<_>>()
-        });
+    /// Processes in this cgroup, in any hierarchy.
+    pub fn members(&self, cgroup: &Path) -> BTreeSet<u32> {
+        let files = self.mounts.iter().map(|(mount, _)| place(mount, cgroup).join("cgroup.procs"));
         let texts = files.filter_map(|file| fs::read_to_string(file).ok());
         texts.flat_map(|text| text.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
     }

@@ -281,7 +281,7 @@ pub enum RuntimeEvent {
     Resumed,
 }
 
-/// What a sweep removed, by id or path.
+/// What a sweep removed, by id or path, and what it could not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Processes that had no container record.
@@ -292,6 +292,8 @@ pub struct Swept {
     pub cgroups: Vec<String>,
     /// File systems that no container owned.
     pub snapshots: Vec<String>,
+    /// Why something that should have gone is still there; the next sweep tries again.
+    pub failed: Vec<String>,
 }
 
 impl Swept {

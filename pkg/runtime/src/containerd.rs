@@ -13,7 +13,9 @@ mod look;
 mod process;
 mod record;
 mod remove;
+mod shim;
 mod sweep;
+mod turns;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -90,6 +92,7 @@ struct Shared {
     /// CPU is the limit of starts: more at once are slower in total, and the first comes much later.
     starts: Arc<Semaphore>,
     stops: Arc<Semaphore>,
+    turns: turns::Turns,
     announcer: Arc<events::Announcer>,
     watch: watch::Watch,
     /// A container was removed.
@@ -130,6 +133,7 @@ impl Containerd {
             host,
             starts: Arc::new(Semaphore::new((3 * cores).max(4))),
             stops: Arc::new(Semaphore::new((2 * cores).max(4))),
+            turns: turns::Turns::default(),
             announcer,
             watch,
             removed,
@@ -162,10 +166,12 @@ impl Runtime for Containerd {
     }
 
     async fn ensure_created(&self, spec: &ContainerSpec) -> Result<()> {
+        let _turn = self.shared.turns.work(&spec.id).await;
         self.shared.ensure_created(spec).await
     }
 
     async fn start(&self, id: &ContainerId) -> Result<u32> {
+        let _turn = self.shared.turns.work(id).await;
         self.shared.start(id).await
     }
 
@@ -174,10 +180,12 @@ impl Runtime for Containerd {
     }
 
     async fn delete_process(&self, id: &ContainerId) -> Result<Option<Exit>> {
+        let _turn = self.shared.turns.work(id).await;
         self.shared.delete_process(id).await
     }
 
     async fn remove(&self, id: &ContainerId) -> Result<()> {
+        let _turn = self.shared.turns.work(id).await;
         self.shared.remove(id).await
     }
 

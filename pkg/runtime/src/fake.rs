@@ -115,6 +115,11 @@ impl Fake {
         state.containers.remove(id).is_some() && state.orphans.insert(id.clone())
     }
 
+    /// The processes without a record.
+    pub fn orphans(&self) -> BTreeSet<ContainerId> {
+        self.state().orphans.clone()
+    }
+
     /// How often an operation was called.
     pub fn calls(&self, operation: Operation) -> u64 {
         self.state().calls.get(&operation).copied().unwrap_or_default()

@@ -101,7 +101,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// time to list.
     fn events(&self) -> BoxStream<'static, RuntimeEvent>;
 
-    /// Removes what a killed agent or runtime left behind and no container owns: for the start of an agent.
+    /// Removes what a killed agent or runtime left behind and no container owns. What a call of this runtime
+    /// works on is never touched, and what is found must still be there some seconds later; so this is for any
+    /// time, is quick only when there is nothing to remove, and is harmless to drop half-way.
     async fn sweep_strays(&self) -> Result<Swept>;
 
     /// Removes what all containers together stood in, once there is none left: for the end of a node.

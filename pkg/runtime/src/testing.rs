@@ -139,7 +139,8 @@ impl PrivateContainerd {
     /// Everything that runs in our cgroups.
     fn contained(&self) -> Vec<u32> {
         let cgroups = Hierarchies::read().unwrap_or_default();
-        cgroups.members(Path::new(&self.settings.cgroup_parent))
+        let parent = Path::new(&self.settings.cgroup_parent);
+        cgroups.children(parent).iter().flat_map(|name| cgroups.members(&parent.join(name))).collect()
     }
 
     /// Files of the shims' sockets, which lie outside of containerd's own directories.

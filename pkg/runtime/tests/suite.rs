@@ -14,5 +14,7 @@ mod images;
 mod inside;
 #[path = "suite/recovery.rs"]
 mod recovery;
+#[path = "suite/strays.rs"]
+mod strays;
 #[path = "suite/supervision.rs"]
 mod supervision;

@@ -18,6 +18,7 @@ mod e2e {
     pub mod refusals;
     pub mod restart;
     pub mod starting;
+    pub mod strays;
     pub mod task;
     pub mod traffic;
     pub mod world;

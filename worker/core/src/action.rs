@@ -102,7 +102,7 @@ impl Verb {
 impl Verb {
     /// It changes the container's record or process, so that the container must be looked at after a
     /// failure.
-    pub(crate) fn is_about_the_container(self) -> bool {
+    pub fn is_about_the_container(self) -> bool {
         matches!(
             self,
             Self::EnsureContainer

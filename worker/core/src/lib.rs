@@ -21,6 +21,6 @@ pub use action::{Action, Verb};
 pub use found::{Container, Found, Ports, Presence, Severity, Sight, StopSent, Trouble};
 pub use ledger::{DecodeLedgerError, Ledger, Phase, Verdict};
 pub use order::supersedes;
-pub use report::report;
+pub use report::{is_worth_telling, report};
 pub use restart::RestartPolicy;
 pub use step::{Step, step};

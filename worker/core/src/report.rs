@@ -24,6 +24,15 @@ pub fn report(task: TaskId, wanted: Option<&TaskAssignment>, found: &Found) -> T
     }
 }
 
+/// Whether a report says anything: not about a process that an earlier agent started, before this one has found
+/// out whether it gets its traffic. Where that fails, the report says why.
+pub fn is_worth_telling(wanted: Option<&TaskAssignment>, found: &Found) -> bool {
+    let publishes =
+        wanted.is_some_and(|wanted| wanted.desired <= Desired::Running && !wanted.ports.is_empty());
+    let may_serve = publishes && found.container.is_running() && found.ports == Ports::Unknown;
+    !may_serve || !found.troubles.is_empty()
+}
+
 /// Nothing of the task is left on the node.
 fn is_gone(found: &Found) -> bool {
     found.sight == Sight::Fresh

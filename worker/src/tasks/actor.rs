@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use warren_control::Clock;
-use warren_task::{Action, Container, Found, Step, report, step};
+use warren_task::{Action, Container, Found, Step, is_worth_telling, report, step};
 use warren_types::{Desired, TaskAssignment, TaskId, TaskReport, Timestamp};
 
 use crate::tasks::driver::{Done, Driver, Failure, Job, Surroundings};
@@ -79,6 +79,8 @@ pub(super) struct Actor {
     /// Held from the creation of a process to its start.
     start_permit: Option<OwnedSemaphorePermit>,
     late: Option<JoinHandle<Result<Done, Failure>>>,
+    /// Something about the container failed. What that left may show only once the container is gone.
+    botched: bool,
 }
 
 impl Actor {
@@ -107,6 +109,7 @@ impl Actor {
             surroundings: Surroundings::default(),
             start_permit: None,
             late: None,
+            botched: false,
         };
         (actor, Handle { orders: sender, kind })
     }
@@ -118,6 +121,9 @@ impl Actor {
             let now = self.now();
             let answer = step(self.obeyed.wanted.as_deref(), &self.found, now);
             let said = self.tell();
+            if said.removed && std::mem::take(&mut self.botched) {
+                self.driver.botched.notify_one();
+            }
             match answer {
                 Step::Do(action) => self.act(action).await,
                 Step::WaitUntil(moment) => self.wait(Some(moment.since(now))).await,
@@ -148,7 +154,9 @@ impl Actor {
     fn tell(&self) -> TaskReport {
         self.kind.store(kind(&self.found.container), Ordering::Relaxed);
         let said = report(self.task, self.obeyed.wanted.as_deref(), &self.found);
-        self.reporter.tell(said.clone());
+        if is_worth_telling(self.obeyed.wanted.as_deref(), &self.found) {
+            self.reporter.tell(said.clone());
+        }
         said
     }
 
@@ -190,6 +198,7 @@ impl Actor {
                 self.note(&action, done);
             }
             Err(Failure { severity, reason }) => {
+                self.botched |= action.verb().is_about_the_container();
                 tracing::info!(task = %self.task, verb = ?action.verb(), ?severity, reason, "action failed");
                 self.found.failed(&action, severity, reason, self.now());
             }

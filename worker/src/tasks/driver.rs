@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{RwLock, Semaphore, watch};
+use tokio::sync::{Notify, RwLock, Semaphore, watch};
+use tokio::time::timeout;
 use warren_network::files::TaskFiles;
 use warren_network::{Network, TaskKey, TaskNetwork};
 use warren_runtime::{Error as RuntimeError, Runtime, Signal};
@@ -13,7 +15,10 @@ use warren_types::{ClusterId, TaskAssignment, TaskId, Timestamp};
 use crate::handlers::files::{Directories, FilesError, hostname};
 use crate::handlers::ports::{Ports, PortsError};
 use crate::tasks::container::{self, Joined};
-use crate::tasks::ground::Ground;
+use crate::tasks::ground::{Ground, NOT_YET};
+
+/// How long the first try to make the node's network is waited for. It takes some 10 ms where nothing is wrong.
+const GROUND_WITHIN: Duration = Duration::from_secs(3);
 
 /// Everything that actions are done with; shared by all actors.
 pub(crate) struct Driver {
@@ -30,6 +35,9 @@ pub(crate) struct Driver {
     /// Held for writing from the listing of containers to the making of their networks and ports, and for reading
     /// by what takes these away: else what went in between would be made again, for nobody.
     pub laying: RwLock<()>,
+    /// A task is removed, and the making or the removal of its container had failed before: something of it
+    /// may be left.
+    pub botched: Notify,
 }
 
 /// What earlier actions of this agent made for the task.
@@ -141,11 +149,11 @@ impl Driver {
                 return Ok(Done::Wrote(self.directories.ensure(job.assignment()?).await?));
             }
             Action::HoldPorts => {
-                self.stand()?;
+                self.stand().await?;
                 self.ports.hold(job.assignment()?).await?;
             }
             Action::Serve => {
-                self.stand()?;
+                self.stand().await?;
                 self.ports.serve(job.assignment()?).await?;
             }
             Action::EnsureContainer => self.create(&job).await?,
@@ -181,16 +189,21 @@ impl Driver {
         Ok(Done::Saw { container, ledger, stop_signal: found.map(|found| found.stop_signal) })
     }
 
-    /// Nothing is made for a task before the node's own part of the network is there.
-    fn stand(&self) -> Result<(), Failure> {
-        match &*self.ground.borrow() {
-            Ground::Laid => Ok(()),
-            Ground::Missing(reason) => Err(Failure::transient(reason.clone())),
+    /// Nothing is made for a task before the node's own part of the network is there. While an agent that has
+    /// just started makes that, it is waited for: a failure would be told to managers and be wrong a moment
+    /// later.
+    async fn stand(&self) -> Result<(), Failure> {
+        let mut ground = self.ground.clone();
+        let tried = ground.wait_for(|ground| *ground != Ground::Awaited);
+        match timeout(GROUND_WITHIN, tried).await.map(|tried| tried.map(|ground| ground.clone())) {
+            Ok(Ok(Ground::Laid)) => Ok(()),
+            Ok(Ok(Ground::Missing(reason))) => Err(Failure::transient(reason)),
+            Ok(Ok(Ground::Awaited) | Err(_)) | Err(_) => Err(Failure::transient(NOT_YET)),
         }
     }
 
     async fn attach(&self, job: &Job) -> Result<Done, Failure> {
-        self.stand()?;
+        self.stand().await?;
         let network = TaskNetwork { task: job.key()?, address: job.assignment()?.address };
         Ok(Done::Attached(self.network.ensure_task(&network).await?))
     }

@@ -11,9 +11,14 @@ use crate::node::health::Condition;
 use crate::tasks::container::Listed;
 use crate::tasks::supervisor::Supervisor;
 
+/// Why tasks have no network while [`Ground::Awaited`].
+pub(crate) const NOT_YET: &str = "the node's network is not made yet";
+
 /// Whether tasks can be given a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ground {
+    /// The agent has just started and not tried yet.
+    Awaited,
     /// The node's own part is made.
     Laid,
     /// It is not, for this reason.
@@ -53,14 +58,9 @@ impl Supervisor {
         tended
     }
 
-    /// The first time: exactly what the containers that are there need; leftovers of a killed agent go. No task
-    /// gets a network before, and none loses one meanwhile.
+    /// The first time: exactly what the containers that are there need. No task gets a network before, and none
+    /// loses one meanwhile.
     async fn lay_ground(self: &Arc<Self>, settings: &NodeSettings) -> Result<(), GroundError> {
-        match self.driver.runtime.sweep_strays().await {
-            Ok(swept) if swept.is_empty() => (),
-            Ok(swept) => tracing::info!(?swept, "removed what a killed agent left behind"),
-            Err(error) => tracing::warn!(%error, "could not look for what a killed agent left behind"),
-        }
         let _alone = self.driver.laying.write().await;
         let listed = self.list().await?;
         let all = self.network_of(settings, &listed)?;

@@ -23,6 +23,8 @@ use crate::wishes::Wishes;
 
 /// How often containerd is asked for everything, whatever its events said.
 const RELIST_EVERY: Duration = Duration::from_secs(20);
+/// How often what nobody owns is looked for, whatever was heard.
+const SWEEP_EVERY: Duration = Duration::from_secs(15);
 /// How often the node's network is compared with what it should be.
 const REPAIR_EVERY: Duration = Duration::from_secs(30);
 /// Before the events are subscribed to again, should their stream end.
@@ -49,7 +51,7 @@ pub(crate) struct Supervisor {
     pub(super) made_with: Mutex<Option<NodeSettings>>,
     reporter: Arc<Reporter>,
     clock: Arc<dyn Clock>,
-    shutdown: Shutdown,
+    pub(super) shutdown: Shutdown,
     actors: Mutex<BTreeMap<TaskId, Handle>>,
 }
 
@@ -79,7 +81,7 @@ impl Supervisor {
         Arc::clone(&self.reporter)
     }
 
-    /// Starts everything: the lists, the network, the events, and the actors as tasks become known.
+    /// Starts everything: the lists, the sweeps, the network, the events, and the actors as tasks become known.
     pub fn start(self: &Arc<Self>, loops: &Loops, chance: &Chance) {
         let supervisor = Arc::clone(self);
         let network = loops.spawn("worker.network", jittered(REPAIR_EVERY, chance()), move || {
@@ -91,9 +93,14 @@ impl Supervisor {
             let supervisor = Arc::clone(&supervisor);
             async move { supervisor.relist().await }
         });
+        let supervisor = Arc::clone(self);
+        let sweep = loops.spawn("worker.sweep", jittered(SWEEP_EVERY, chance()), move || {
+            let supervisor = Arc::clone(&supervisor);
+            async move { supervisor.sweep().await }
+        });
         let follow = Arc::clone(self).follow_wishes(network.clone(), relist.clone());
         self.shutdown.spawn("worker.assignments", follow);
-        let follow = Arc::clone(self).follow_events(network, relist);
+        let follow = Arc::clone(self).follow_events(network, relist, sweep);
         self.shutdown.spawn("worker.events", follow);
     }
 
@@ -228,13 +235,17 @@ impl Supervisor {
         }
     }
 
-    async fn follow_events(self: Arc<Self>, network: LoopHandle, relist: LoopHandle) {
+    async fn follow_events(self: Arc<Self>, network: LoopHandle, relist: LoopHandle, sweep: LoopHandle) {
         let stop = self.shutdown.token();
         loop {
             let mut events = self.driver.runtime.events();
             loop {
                 let event = tokio::select! {
                     () = stop.cancelled() => return,
+                    () = self.driver.botched.notified() => {
+                        sweep.wake();
+                        continue;
+                    }
                     event = events.next() => event,
                 };
                 match event {
@@ -246,6 +257,7 @@ impl Supervisor {
                     Some(RuntimeEvent::Resumed) => {
                         relist.wake();
                         network.wake();
+                        sweep.wake();
                     }
                     None => break,
                 }

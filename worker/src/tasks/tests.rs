@@ -3,13 +3,14 @@
 mod crashes;
 mod life;
 mod mortal;
+mod strays;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tokio::sync::{RwLock, Semaphore, watch};
+use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use warren_control::{Loops, Shutdown, SystemClock};
 use warren_network::fake::FakeNetwork;
@@ -57,7 +58,7 @@ impl Machine {
     fn agent(&self, wishes: Wishes, life: Arc<Life>) -> Agent {
         let shutdown = Shutdown::new();
         let (wishes, wanted) = watch::channel(wishes);
-        let (ground, laid) = watch::channel(Ground::Missing("not yet".into()));
+        let (ground, laid) = watch::channel(Ground::Awaited);
         let network = Arc::new(Mortal::new(Arc::clone(&self.network), &life));
         let health = Arc::<Health>::default();
         let clock = Arc::new(SystemClock::new());
@@ -70,6 +71,7 @@ impl Machine {
             ground: laid,
             starts: Arc::new(Semaphore::new(4)),
             laying: RwLock::default(),
+            botched: Notify::new(),
         };
         let supervisor = Supervisor::new(Parts {
             driver,
@@ -104,6 +106,7 @@ impl Machine {
     async fn left(&self) -> Vec<String> {
         let mut left: Vec<String> = Vec::new();
         left.extend(self.runtime.list().await.unwrap().iter().map(|found| format!("container {}", found.id)));
+        left.extend(self.runtime.orphans().iter().map(|id| format!("orphan {id}")));
         left.extend(self.network.tasks().keys().map(|task| format!("network {task}")));
         left.extend(self.network.ports().keys().map(|port| format!("port {port}")));
         let entries = std::fs::read_dir(self.dir.path().join("tasks"));

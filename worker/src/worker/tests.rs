@@ -106,7 +106,8 @@ async fn a_worker_runs_what_a_manager_wants_and_leaves_nothing_when_it_is_empty(
     assert_eq!(worker.ready(), Ok(()));
     assert!(worker.conditions().is_empty());
     let loops: Vec<&str> = worker.loops().snapshot().iter().map(|status| status.name).collect();
-    assert_eq!(loops, ["worker.heartbeat", "worker.network", "worker.relist", "worker.sync"]);
+    let want = ["worker.heartbeat", "worker.network", "worker.relist", "worker.sweep", "worker.sync"];
+    assert_eq!(loops, want);
     let removing = TaskAssignment { desired: Desired::Remove, ..publishing() };
     session.assign(2, vec![removing]).await;
     reported(&mut session, |report| report.removed).await;

@@ -48,20 +48,24 @@ fn missing(prepare: impl FnOnce(&mut Command)) -> String {
 
 /// Writes a program that prints a line and ends with a status.
 fn program(directory: &Path, name: &str, line: &str, status: i32) {
-    let path = directory.join(name);
-    std::fs::write(&path, format!("#!/bin/sh\necho '{line}'\nexit {status}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let text = directory.join(format!("{name}.text"));
+    std::fs::write(&text, format!("#!/bin/sh\necho '{line}'\nexit {status}\n")).unwrap();
+    install(&text, &directory.join(name));
+}
+
+/// Makes `path` an executable copy of `source`. Another process does it: what this one has open for writing, a child
+/// that another test starts at that moment has too, and then the copy is too busy to be run.
+fn install(source: &Path, path: &Path) {
+    assert!(Command::new("install").args(["-m", "755"]).arg(source).arg(path).status().unwrap().success());
 }
 
 #[test]
 fn who_is_not_root_is_told_so() {
-    // The test binary may lie where only root can read: it is opened before the user changes.
-    let program = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&program);
+    // The test binary may lie where only root can read.
     let copy =
         tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir().unwrap();
     let path = copy.path().join("check");
-    std::fs::copy(format!("/proc/self/fd/{fd}"), &path).unwrap();
+    install(&std::env::current_exe().unwrap(), &path);
     let output = Command::new(&path)
         .args(["--exact", "preconditions::a_machine_that_can_is_not_changed", "--nocapture"])
         .env(CHECK, "1")

@@ -1,16 +1,16 @@
 //! A folder that containerd leaves when it dies right after making it, and then stumbles over for ever.
 //!
-//! For each process containerd makes a folder, fills it, and starts a supervisor in it. Killed in between,
-//! it neither finds the folder usable nor removes it, at this start or any later one, and every creation of
-//! the same id fails with "mkdir ...: file exists". Seen with 1.6.20.
+//! For each process containerd makes a folder, fills it, and starts a supervisor in it. Killed in between, or
+//! right after, it neither finds the folder usable nor removes it, at this start or any later one, and every
+//! creation of the same id fails with "mkdir ...: file exists". Seen with 1.6.20.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Files that exist only once a supervisor was started.
-const OF_A_SUPERVISOR: [&str; 2] = ["address", "init.pid"];
+/// A file that exists only once a container's process was made.
+const OF_A_PROCESS: &str = "init.pid";
 
 /// A creation that goes on gets from its folder to a supervisor in far less. A younger folder may be that of a creation
 /// whose caller was killed, and it is not abandoned as long as containerd is at work in it.
@@ -23,20 +23,29 @@ pub(super) fn in_the_way(message: &str, namespace: &str, id: &str) -> Option<Pat
     (path.is_absolute() && path.ends_with(Path::new(namespace).join(id))).then(|| path.to_owned())
 }
 
-/// Removes such a folder, unless it is young, or anything was ever started in it or mounted on it.
-pub(super) fn remove(bundle: &Path) -> io::Result<()> {
-    remove_older(bundle, ABANDONED_AFTER)
+/// Whether containerd has given such a folder up.
+///
+/// # Errors
+/// Why it may be in use: it is young, or the container's process was made in it.
+pub(super) fn check_abandoned(bundle: &Path) -> io::Result<()> {
+    check_older(bundle, ABANDONED_AFTER)
 }
 
-fn remove_older(bundle: &Path, least: Duration) -> io::Result<()> {
+fn check_older(bundle: &Path, least: Duration) -> io::Result<()> {
     // An age that cannot be told, after the clock was set back, is none.
     let age = fs::metadata(bundle)?.modified()?.elapsed().unwrap_or_default();
     if age < least {
         return Err(io::Error::other(format!("{} is only {age:?} old, and may be in use", bundle.display())));
     }
-    if let Some(file) = OF_A_SUPERVISOR.iter().find(|file| bundle.join(file).exists()) {
-        return Err(io::Error::other(format!("{} has {file}, so it is not abandoned", bundle.display())));
+    if bundle.join(OF_A_PROCESS).exists() {
+        let reason = format!("{} has {OF_A_PROCESS}, so it is not abandoned", bundle.display());
+        return Err(io::Error::other(reason));
     }
+    Ok(())
+}
+
+/// Removes an abandoned folder in which no supervisor runs, unless anything is mounted or written in it.
+pub(super) fn remove(bundle: &Path) -> io::Result<()> {
     for entry in fs::read_dir(bundle)? {
         let entry = entry?;
         match entry.file_type()?.is_dir() {
@@ -78,16 +87,18 @@ mod tests {
             fs::write(bundle.join("config.json"), "{}").unwrap();
         };
         make();
-        fs::write(bundle.join("address"), "x").unwrap();
-        assert!(remove_older(&bundle, Duration::ZERO).is_err());
-        fs::remove_file(bundle.join("address")).unwrap();
+        fs::write(bundle.join("init.pid"), "1").unwrap();
+        assert!(check_older(&bundle, Duration::ZERO).is_err());
+        fs::remove_file(bundle.join("init.pid")).unwrap();
+        assert!(check_abandoned(&bundle).is_err(), "it was made just now");
+        check_older(&bundle, Duration::ZERO).unwrap();
         fs::write(bundle.join("rootfs/file"), "x").unwrap();
-        assert!(remove_older(&bundle, Duration::ZERO).is_err());
+        assert!(remove(&bundle).is_err());
         assert!(bundle.join("rootfs/file").exists());
         fs::remove_file(bundle.join("rootfs/file")).unwrap();
         make();
-        assert!(remove(&bundle).is_err(), "it was made just now");
-        remove_older(&bundle, Duration::ZERO).unwrap();
+        fs::write(bundle.join("address"), "x").unwrap();
+        remove(&bundle).unwrap();
         assert!(!bundle.exists());
     }
 }

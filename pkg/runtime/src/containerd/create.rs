@@ -188,7 +188,7 @@ impl Shared {
             stderr: output,
             ..Default::default()
         };
-        let mut created = self.send_create(message.clone()).await;
+        let mut created = self.send_create(&spec.id, message.clone()).await;
         if let Err(status) = &created {
             match Fault::of(status) {
                 Fault::AlreadyExists => match self.process(&spec.id).await? {
@@ -198,7 +198,7 @@ impl Shared {
                 Fault::Other if self.clear_bundle(&spec.id, status.message()).await => {}
                 _ => return Err(create_failed(spec, image, status)),
             }
-            created = self.send_create(message).await;
+            created = self.send_create(&spec.id, message).await;
         }
         created.map_err(|status| create_failed(spec, image, &status))
     }
@@ -216,18 +216,33 @@ impl Shared {
         let Some(folder) = bundle::in_the_way(message, self.connection.namespace(), id.as_str()) else {
             return false;
         };
-        let removed = tokio::task::spawn_blocking(move || bundle::remove(&folder)).await;
-        let removed = removed.expect("removing a folder does not panic");
+        let removed = self.remove_bundle(id, &folder).await;
         tracing::warn!(%id, ?removed, "containerd left a folder in the way of a process");
         removed.is_ok()
     }
 
+    /// containerd looks for a process of that id before it makes a folder, so that it knows of no supervisor there.
+    async fn remove_bundle(&self, id: &ContainerId, folder: &Path) -> Result<()> {
+        let failed = |error: std::io::Error| Error::Failed {
+            action: format!("clear the folder of {id}"),
+            reason: error.to_string(),
+        };
+        bundle::check_abandoned(folder).map_err(failed)?;
+        self.kill_supervisors(id).await?;
+        bundle::remove(folder).map_err(failed)
+    }
+
     /// Sends the call from a task of its own, so that it ends even when nobody waits for it any more.
-    async fn send_create(&self, message: CreateTaskRequest) -> std::result::Result<(), Status> {
+    async fn send_create(
+        &self,
+        id: &ContainerId,
+        message: CreateTaskRequest,
+    ) -> std::result::Result<(), Status> {
+        let turn = self.turns.work(id).await;
         let permit = self.starts.clone().acquire_owned().await.expect("the semaphore is never closed");
         let connection = self.connection.clone();
         let call = async move {
-            let _permit = permit;
+            let _at_work = (turn, permit);
             let request = connection.request(message);
             within(CREATE, connection.tasks().create(request)).await.map(|_| ())
         };

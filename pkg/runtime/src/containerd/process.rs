@@ -12,11 +12,12 @@ use crate::signal::Signal;
 
 impl Shared {
     pub(super) async fn start(&self, id: &ContainerId) -> Result<u32> {
+        let turn = self.turns.work(id).await;
         let permit = self.starts.clone().acquire_owned().await.expect("the semaphore is never closed");
         let connection = self.connection.clone();
         let message = StartRequest { container_id: id.to_string(), exec_id: String::new() };
         let call = async move {
-            let _permit = permit;
+            let _at_work = (turn, permit);
             let request = connection.request(message);
             within(START, connection.tasks().start(request)).await
         };

@@ -97,7 +97,7 @@ impl Watch {
 
 /// A handle to process `pid` if it lives in the container's cgroup. The order matters: once the handle is
 /// open, what `/proc` says about the number is about our process as long as that is alive afterwards.
-fn open(id: &ContainerId, pid: u32) -> Option<Pidfd> {
+pub(super) fn open(id: &ContainerId, pid: u32) -> Option<Pidfd> {
     let pidfd = Pidfd::open(pid).ok()?;
     let membership = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     (cgroup::names(&membership, id.as_str()) && pidfd.is_alive()).then_some(pidfd)

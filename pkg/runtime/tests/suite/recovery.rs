@@ -1,37 +1,15 @@
-//! What is found again after somebody was killed, and what is swept.
+//! What is found again after somebody was killed.
 
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
 use std::time::Duration;
 
-use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest};
-use containerd_client::services::v1::{Container, CreateContainerRequest, DeleteContainerRequest, container};
+use containerd_client::services::v1::DeleteContainerRequest;
 use warren_image::{Connection, within};
 use warren_runtime::containerd::Containerd;
 use warren_runtime::{ContainerSpec, Process, Runtime, RuntimeEvent, Signal};
 
-use crate::world::{World, event, eventually, exited, id, process, spec, stopped};
+use crate::world::{World, end, event, eventually, exited, process, run, sleeper, spec, stopped};
 
-const SLEEP: [&str; 2] = ["sleep", "100000"];
 const RECORD: Duration = Duration::from_secs(10);
-
-fn sleeper(name: &str) -> ContainerSpec {
-    spec(name, &SLEEP)
-}
-
-async fn run(runtime: &dyn Runtime, spec: &ContainerSpec) -> u32 {
-    runtime.ensure_created(spec).await.unwrap();
-    runtime.start(&spec.id).await.unwrap()
-}
-
-async fn end(runtime: &dyn Runtime, spec: &ContainerSpec) {
-    runtime.signal(&spec.id, Signal::KILL).await.unwrap();
-    eventually("it ends", || async {
-        !matches!(process(runtime, &spec.id).await, Process::Running { .. } | Process::Created { .. })
-    })
-    .await;
-    runtime.remove(&spec.id).await.unwrap();
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_agent_adopts_what_runs() {
@@ -156,108 +134,6 @@ async fn an_abandoned_creation_is_finished_and_leaves_no_supervisor() {
         world.runtime.start(&spec.id).await.unwrap();
         end(&world.runtime, &spec).await;
     }
-    world.assert_clean().await;
-}
-
-/// A process with a supervisor's command line.
-struct Stray(Child);
-
-impl Stray {
-    fn spawn(world: &World, of: &str) -> Self {
-        let settings = world.containerd.settings();
-        let line = format!(
-            "exec -a containerd-shim-runc-v2 sh -c 'sleep 1000; :' -namespace {} -id {of} -address {}",
-            settings.namespace,
-            settings.socket.display(),
-        );
-        Self(Command::new("bash").args(["-c", &line]).process_group(0).spawn().unwrap())
-    }
-}
-
-impl Drop for Stray {
-    fn drop(&mut self) {
-        // Its sleep outlives it, and keeps the group's number from being given again.
-        let group = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
-        let _ = nix::sys::signal::killpg(group, nix::sys::signal::SIGKILL);
-        let _ = self.0.wait();
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn strays_are_swept_and_nothing_else() {
-    let world = World::start().await;
-    let settings = world.containerd.settings();
-    let connection = Connection::new(&settings.socket, &settings.namespace).unwrap();
-    let kept = sleeper("kept");
-    let pid = run(&world.runtime, &kept).await;
-
-    // A process whose record was deleted under it, with a supervisor that really supervises.
-    for name in ["orphan", "orphan2", "orphan3"] {
-        run(&world.runtime, &sleeper(name)).await;
-        let request = connection.request(DeleteContainerRequest { id: name.to_owned() });
-        within(RECORD, connection.containers().delete(request)).await.unwrap();
-        assert_eq!(world.runtime.inspect(&id(name)).await.unwrap(), None);
-    }
-    world.runtime.remove(&id("orphan2")).await.expect("removal mends this too");
-    // An earlier sweep was killed when it had made the record by which it ends an orphan.
-    let record = Container {
-        id: "orphan3".into(),
-        labels: [("warren.stand-in".to_owned(), "true".to_owned())].into(),
-        runtime: Some(container::Runtime { name: "io.containerd.runc.v2".into(), options: None }),
-        spec: Some(prost_types::Any { type_url: "x".into(), value: b"{}".to_vec() }),
-        ..Default::default()
-    };
-    let request = connection.request(CreateContainerRequest { container: Some(record) });
-    within(RECORD, connection.containers().create(request)).await.unwrap();
-    // A file system without a container, held against containerd's own garbage collector.
-    let request = connection.request(PrepareSnapshotRequest {
-        snapshotter: settings.snapshotter.clone(),
-        key: "lonely".into(),
-        labels: [("warren.container", "lonely"), ("containerd.io/gc.root", "x")]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
-        ..Default::default()
-    });
-    within(RECORD, connection.snapshots().prepare(request)).await.unwrap();
-    // Somebody else's, which is not for us to remove.
-    let request = connection.request(PrepareSnapshotRequest {
-        snapshotter: settings.snapshotter.clone(),
-        key: "foreign".into(),
-        labels: [("containerd.io/gc.root".to_owned(), "x".to_owned())].into(),
-        ..Default::default()
-    });
-    within(RECORD, connection.snapshots().prepare(request)).await.unwrap();
-    // A supervisor of nothing, one of a living container, and an empty cgroup.
-    let mut stray = Stray::spawn(&world, "nobody");
-    let mut decoy = Stray::spawn(&world, "kept");
-    let cgroup = ["memory", ""].map(|controller| {
-        std::path::Path::new("/sys/fs/cgroup").join(controller).join(settings.cgroup_parent.trim_matches('/'))
-    });
-    let cgroup = cgroup.into_iter().find(|path| path.exists()).unwrap().join("empty");
-    std::fs::create_dir(&cgroup).unwrap();
-    let named = |child: &Child| std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();
-    eventually("both have their names", || async {
-        [&stray.0, &decoy.0].iter().all(|child| named(child).starts_with(b"containerd-shim"))
-    })
-    .await;
-
-    let swept = world.runtime.sweep_strays().await.unwrap();
-    assert_eq!(swept.tasks, ["orphan", "orphan3"]);
-    assert_eq!(swept.shims, ["nobody"]);
-    assert!(swept.snapshots.contains(&"lonely".to_owned()), "{swept:?}");
-    assert!(!swept.snapshots.contains(&"foreign".to_owned()), "{swept:?}");
-    assert_eq!(swept.cgroups.iter().filter(|path| path.ends_with("/empty")).count(), 1, "{swept:?}");
-    assert!(!cgroup.exists());
-    assert!(!stray.0.wait().unwrap().success());
-    assert!(decoy.0.try_wait().unwrap().is_none(), "the supervisor of a living container is left alone");
-    assert_eq!(process(&world.runtime, &kept.id).await, Process::Running { pid });
-    assert!(world.runtime.sweep_strays().await.unwrap().is_empty(), "the second sweep finds nothing");
-
-    drop((stray, decoy));
-    let request = connection
-        .request(RemoveSnapshotRequest { snapshotter: settings.snapshotter, key: "foreign".into() });
-    within(RECORD, connection.snapshots().remove(request)).await.unwrap();
-    end(&world.runtime, &kept).await;
     world.assert_clean().await;
 }
 

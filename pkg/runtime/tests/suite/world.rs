@@ -11,7 +11,7 @@ use warren_image::{ImportOptions, Imported};
 use warren_runtime::containerd::Containerd;
 use warren_runtime::testing::PrivateContainerd;
 use warren_runtime::{
-    ContainerId, ContainerSpec, Exit, Limits, Log, Owner, Process, Reference, Runtime, RuntimeEvent,
+    ContainerId, ContainerSpec, Exit, Limits, Log, Owner, Process, Reference, Runtime, RuntimeEvent, Signal,
 };
 
 pub const IMAGE: &str = "docker.io/library/tiny:1";
@@ -90,6 +90,26 @@ pub fn spec(name: &str, command: &[&str]) -> ContainerSpec {
         labels: BTreeMap::new(),
         stop_signal: None,
     }
+}
+
+/// A container that runs until it is killed.
+pub fn sleeper(name: &str) -> ContainerSpec {
+    spec(name, &["sleep", "100000"])
+}
+
+pub async fn run(runtime: &dyn Runtime, spec: &ContainerSpec) -> u32 {
+    runtime.ensure_created(spec).await.unwrap();
+    runtime.start(&spec.id).await.unwrap()
+}
+
+/// Kills it and removes it.
+pub async fn end(runtime: &dyn Runtime, spec: &ContainerSpec) {
+    runtime.signal(&spec.id, Signal::KILL).await.unwrap();
+    eventually("it ends", || async {
+        !matches!(process(runtime, &spec.id).await, Process::Running { .. } | Process::Created { .. })
+    })
+    .await;
+    runtime.remove(&spec.id).await.unwrap();
 }
 
 pub async fn process(runtime: &dyn Runtime, id: &ContainerId) -> Process {

@@ -112,7 +112,9 @@ impl World {
                 parts.get(1) == Some(&"snapshots") && parts[0].parse::<u32>().is_ok()
             };
             let directories = found.names("files").filter(is_its).count();
-            if directories == found.count("snapshots") { Ok(found) } else { Err(format!("{directories}")) }
+            // A lease is there only while a collection is being asked for.
+            let is_still = directories == found.count("snapshots") && found.count("leases") == 0;
+            if is_still { Ok(found) } else { Err(format!("{directories} directories, {found:?}")) }
         })
     }
 

@@ -1,5 +1,6 @@
 //! What happens to tasks while the agent lives, and when it is restarted.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 
 use tokio::time::Instant;
@@ -75,6 +76,40 @@ async fn a_restarted_agent_takes_over_what_runs() {
         assert_eq!((machine.pid(1).await, machine.runtime.calls(Operation::Start)), (pid, 1));
         next.kill().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_agent_says_of_what_serves_only_that_it_serves() {
+    let machine = Machine::new();
+    let tasks = || vec![publishing(1), task(2)];
+    let first = machine.immortal(wishing(tasks()));
+    first.ready(1).await;
+    first.ready(2).await;
+    first.kill().await;
+    let next = machine.agent(cached(tasks()), Life::laying_for(Duration::from_millis(500)));
+    let mut told = BTreeSet::new();
+    while told.len() < 2 {
+        let batch = timeout(PATIENCE, next.reporter.next_batch()).await.unwrap();
+        // What was before is no news: managers know that it runs.
+        for report in batch.reports.into_iter().filter(|report| report.state >= TaskState::Running) {
+            assert!(report.ready && report.reason.is_empty(), "{report:?}");
+            told.insert(report.task);
+        }
+        next.reporter.stored(batch.number);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_cannot_make_its_network_says_so_of_what_runs() {
+    let machine = Machine::new();
+    let first = machine.immortal(wishing(vec![publishing(1)]));
+    first.ready(1).await;
+    first.kill().await;
+    // Longer than anybody waits for the network.
+    let next = machine.agent(cached(vec![publishing(1)]), Life::laying_for(Duration::from_secs(10)));
+    let running = next.until(1, |report| report.state == TaskState::Running).await;
+    assert!(!running.ready && running.reason.contains("not made yet"), "{running:?}");
+    next.ready(1).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,7 +226,7 @@ async fn a_loss_without_an_event_is_found_by_the_list() {
     assert!(lost.elapsed() < Duration::from_secs(30));
     assert_eq!(again.exit, None);
     let names: Vec<&str> = agent.loops.snapshot().iter().map(|status| status.name).collect();
-    assert_eq!(names, ["worker.network", "worker.relist"]);
+    assert_eq!(names, ["worker.network", "worker.relist", "worker.sweep"]);
 }
 
 #[tokio::test(start_paused = true)]

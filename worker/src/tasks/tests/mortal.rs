@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use futures::stream::BoxStream;
 use warren_network::fake::FakeNetwork;
@@ -21,6 +22,8 @@ pub struct Life {
     left: AtomicI64,
     /// The last call takes effect, and only its answer is not heard.
     last_takes_effect: bool,
+    /// How long making the node's whole network takes.
+    laying: Duration,
 }
 
 impl Life {
@@ -31,7 +34,12 @@ impl Life {
 
     /// Ends with the call that follows after `calls` others.
     pub fn of(calls: i64, last_takes_effect: bool) -> Arc<Self> {
-        Arc::new(Self { left: AtomicI64::new(calls), last_takes_effect })
+        Arc::new(Self { left: AtomicI64::new(calls), last_takes_effect, laying: Duration::ZERO })
+    }
+
+    /// Ends only when it is ended, and takes so long to make the node's whole network.
+    pub fn laying_for(laying: Duration) -> Arc<Self> {
+        Arc::new(Self { left: AtomicI64::new(i64::MAX), last_takes_effect: false, laying })
     }
 
     /// Ends it now.
@@ -147,6 +155,10 @@ impl Network for Mortal<Arc<FakeNetwork>> {
     }
 
     async fn ensure(&self, all: &NodeNetwork) -> std::result::Result<Repairs, NetworkError> {
+        if !self.life.laying.is_zero() {
+            // Not a wait: in virtual time this is how long it takes.
+            tokio::time::sleep(self.life.laying).await;
+        }
         self.life.through(self.door.ensure(all)).await
     }
 

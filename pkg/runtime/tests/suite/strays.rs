@@ -1,0 +1,254 @@
+//! What nobody owns is removed at any time, and nothing that somebody works on.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest};
+use containerd_client::services::v1::{Container, CreateContainerRequest, DeleteContainerRequest, container};
+use nix::sys::stat::Mode;
+use warren_image::{Connection, within};
+use warren_runtime::{ContainerSpec, Log, Process, Runtime, Swept};
+
+use crate::world::{World, end, eventually, id, process, run, sleeper};
+
+const RECORD: Duration = Duration::from_secs(10);
+
+/// A process with a supervisor's name and command line.
+struct Stray(Child);
+
+impl Stray {
+    fn spawn(world: &World, of: &str) -> Self {
+        let settings = world.containerd.settings();
+        let program = world.containerd.dir().join(of).join("containerd-shim-runc-v2");
+        std::fs::create_dir(program.parent().unwrap()).unwrap();
+        symlink("/bin/sh", &program).unwrap();
+        let mut command = Command::new(program);
+        command.args(["-c", "sleep 1000; :", "-namespace", &settings.namespace, "-id", of, "-address"]);
+        Self(command.arg(settings.socket).process_group(0).spawn().unwrap())
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Stray {
+    fn drop(&mut self) {
+        // Its sleep outlives it, and keeps the group's number from being given again.
+        let group = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
+        let _ = nix::sys::signal::killpg(group, nix::sys::signal::SIGKILL);
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether the process table has a supervisor of this container.
+fn is_supervised(world: &World, name: &str) -> bool {
+    let mark = format!(" -id {name} ");
+    world.containerd.leftovers().iter().any(|line| line.contains(&mark))
+}
+
+fn make_cgroup(world: &World, name: &str) -> PathBuf {
+    let parent = world.containerd.settings().cgroup_parent;
+    let places = ["memory", ""]
+        .map(|controller| Path::new("/sys/fs/cgroup").join(controller).join(parent.trim_matches('/')));
+    let cgroup = places.into_iter().find(|path| path.exists()).unwrap().join(name);
+    std::fs::create_dir(&cgroup).unwrap();
+    cgroup
+}
+
+fn connection(world: &World) -> Connection {
+    let settings = world.containerd.settings();
+    Connection::new(&settings.socket, &settings.namespace).unwrap()
+}
+
+fn record(name: &str) -> Container {
+    Container {
+        id: name.to_owned(),
+        runtime: Some(container::Runtime { name: "io.containerd.runc.v2".into(), options: None }),
+        spec: Some(prost_types::Any { type_url: "x".into(), value: b"{}".to_vec() }),
+        ..Default::default()
+    }
+}
+
+async fn make(connection: &Connection, record: Container) {
+    let request = connection.request(CreateContainerRequest { container: Some(record) });
+    within(RECORD, connection.containers().create(request)).await.unwrap();
+}
+
+async fn delete_record(connection: &Connection, name: &str) {
+    let request = connection.request(DeleteContainerRequest { id: name.to_owned() });
+    within(RECORD, connection.containers().delete(request)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strays_are_swept_and_nothing_else() {
+    let world = World::start().await;
+    let settings = world.containerd.settings();
+    let connection = connection(&world);
+    let kept = sleeper("kept");
+    let pid = run(&world.runtime, &kept).await;
+
+    // A process whose record was deleted under it, with a supervisor that really supervises.
+    for name in ["orphan", "orphan2", "orphan3"] {
+        run(&world.runtime, &sleeper(name)).await;
+        delete_record(&connection, name).await;
+        assert_eq!(world.runtime.inspect(&id(name)).await.unwrap(), None);
+    }
+    world.runtime.remove(&id("orphan2")).await.expect("removal mends this too");
+    // An earlier sweep was killed when it had made the record by which it ends an orphan.
+    let labels = [("warren.stand-in".to_owned(), "true".to_owned())].into();
+    make(&connection, Container { labels, ..record("orphan3") }).await;
+    // A file system without a container, held against containerd's own garbage collector.
+    let request = connection.request(PrepareSnapshotRequest {
+        snapshotter: settings.snapshotter.clone(),
+        key: "lonely".into(),
+        labels: [("warren.container", "lonely"), ("containerd.io/gc.root", "x")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        ..Default::default()
+    });
+    within(RECORD, connection.snapshots().prepare(request)).await.unwrap();
+    // Somebody else's, which is not for us to remove.
+    let request = connection.request(PrepareSnapshotRequest {
+        snapshotter: settings.snapshotter.clone(),
+        key: "foreign".into(),
+        labels: [("containerd.io/gc.root".to_owned(), "x".to_owned())].into(),
+        ..Default::default()
+    });
+    within(RECORD, connection.snapshots().prepare(request)).await.unwrap();
+    // A supervisor of nothing, one of a living container, and an empty cgroup.
+    let (mut stray, mut decoy) = (Stray::spawn(&world, "nobody"), Stray::spawn(&world, "kept"));
+    let empty = make_cgroup(&world, "empty");
+
+    let swept = world.runtime.sweep_strays().await.unwrap();
+    assert_eq!(swept.tasks, ["orphan", "orphan3"]);
+    assert_eq!(swept.shims, ["nobody"]);
+    assert!(swept.snapshots.contains(&"lonely".to_owned()), "{swept:?}");
+    assert!(!swept.snapshots.contains(&"foreign".to_owned()), "{swept:?}");
+    assert_eq!(swept.cgroups.iter().filter(|path| path.ends_with("/empty")).count(), 1, "{swept:?}");
+    assert!(!empty.exists());
+    assert!(!stray.0.wait().unwrap().success());
+    assert!(decoy.is_alive(), "the supervisor of a living container is left alone");
+    assert_eq!(process(&world.runtime, &kept.id).await, Process::Running { pid });
+    assert!(world.runtime.sweep_strays().await.unwrap().is_empty(), "the second sweep finds nothing");
+
+    drop((stray, decoy));
+    let request = connection
+        .request(RemoveSnapshotRequest { snapshotter: settings.snapshotter, key: "foreign".into() });
+    within(RECORD, connection.snapshots().remove(request)).await.unwrap();
+    end(&world.runtime, &kept).await;
+    world.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_an_owner_at_the_second_look_stays() {
+    let world = World::start().await;
+    let connection = connection(&world);
+    run(&world.runtime, &sleeper("first")).await;
+    let mut stray = Stray::spawn(&world, "late");
+    let cgroup = make_cgroup(&world, "late");
+    let runtime = world.runtime.clone();
+    let sweep = tokio::spawn(async move { runtime.sweep_strays().await });
+    // Not a wait: a moment between the two looks.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    make(&connection, record("late")).await;
+    assert_eq!(sweep.await.unwrap().unwrap(), Swept::default());
+    assert!(stray.is_alive() && cgroup.exists());
+    delete_record(&connection, "late").await;
+    let swept = world.runtime.sweep_strays().await.unwrap();
+    assert_eq!((&swept.shims[..], swept.cgroups.len()), (&["late".to_owned()][..], 1), "{swept:?}");
+    assert!(!stray.is_alive() && !cgroup.exists());
+    end(&world.runtime, &sleeper("first")).await;
+    world.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_supervisor_of_nothing_has_made_goes_with_it() {
+    let world = World::start().await;
+    run(&world.runtime, &sleeper("first")).await;
+    let mut stray = Stray::spawn(&world, "nobody");
+    let cgroup = make_cgroup(&world, "nobody");
+    let mut made = Command::new("sleep").arg("1000").spawn().unwrap();
+    std::fs::write(cgroup.join("cgroup.procs"), made.id().to_string()).unwrap();
+    let swept = world.runtime.sweep_strays().await.unwrap();
+    let alive = stray.is_alive() || made.try_wait().unwrap().is_none();
+    made.kill().unwrap();
+    made.wait().unwrap();
+    assert!(!alive && !cgroup.exists(), "{swept:?}");
+    end(&world.runtime, &sleeper("first")).await;
+    world.assert_clean().await;
+}
+
+/// The record goes while the process is being made, as when a removal overtakes a creation. containerd finishes
+/// the process all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_under_way_is_left_alone_and_swept_once_it_has_ended() {
+    let world = World::start().await;
+    let (connection, snapshotter) = (connection(&world), world.containerd.settings().snapshotter);
+    for (name, is_abandoned) in [("slow", false), ("abandoned", true)] {
+        // The supervisor opens the log, which takes until somebody reads it.
+        let log = world.containerd.dir().join(format!("{name}.log"));
+        nix::unistd::mkfifo(&log, Mode::S_IRWXU).unwrap();
+        let spec = ContainerSpec { log: Log::File(log.clone()), ..sleeper(name) };
+        let runtime = world.runtime.clone();
+        let creation = tokio::spawn(async move { runtime.ensure_created(&spec).await });
+        eventually("a supervisor is there", || async { is_supervised(&world, name) }).await;
+        // Without any record containerd would take the file system away from it.
+        let record =
+            Container { snapshotter: snapshotter.clone(), snapshot_key: name.into(), ..record("holder") };
+        make(&connection, record).await;
+        delete_record(&connection, name).await;
+        if is_abandoned {
+            creation.abort();
+        }
+        assert_eq!(world.runtime.sweep_strays().await.unwrap(), Swept::default());
+        assert!(is_supervised(&world, name));
+        let _reader: File = OpenOptions::new().read(true).write(true).open(&log).unwrap();
+        match creation.await {
+            Ok(created) => created.unwrap(),
+            Err(aborted) => assert!(is_abandoned && aborted.is_cancelled()),
+        }
+        eventually("the next sweep removes it", || async {
+            let swept = world.runtime.sweep_strays().await.unwrap();
+            assert!(swept.failed.is_empty(), "{swept:?}");
+            swept.tasks == [name]
+        })
+        .await;
+        assert!(!is_supervised(&world, name));
+        delete_record(&connection, "holder").await;
+    }
+    world.assert_clean().await;
+}
+
+/// What containerd leaves when it is killed right after it started a supervisor: a folder that it does not load,
+/// does not remove, and that keeps it from making the process again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_with_a_forgotten_supervisor_does_not_stand_in_the_way_for_ever() {
+    let world = World::start().await;
+    let spec = sleeper("again");
+    run(&world.runtime, &sleeper("first")).await;
+    let namespace = world.containerd.settings().namespace;
+    let folder =
+        world.containerd.dir().join("state/io.containerd.runtime.v2.task").join(namespace).join("again");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("config.json"), "{}").unwrap();
+    std::fs::write(folder.join("address"), "unix:///none").unwrap();
+    nix::unistd::mkfifo(&folder.join("log"), Mode::S_IRWXU).unwrap();
+    let mut forgotten = Stray::spawn(&world, "again");
+    let refused = world.runtime.ensure_created(&spec).await.unwrap_err();
+    assert!(refused.is_transient() && refused.to_string().contains("file exists"), "{refused}");
+    assert!(forgotten.is_alive() && folder.exists(), "containerd may be at work in a young one");
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(60);
+    File::open(&folder).unwrap().set_modified(long_ago).unwrap();
+    let pid = run(&world.runtime, &spec).await;
+    assert!(!forgotten.is_alive());
+    assert_eq!(process(&world.runtime, &spec.id).await, Process::Running { pid });
+    for spec in [spec, sleeper("first")] {
+        end(&world.runtime, &spec).await;
+    }
+    world.assert_clean().await;
+}

@@ -241,7 +241,7 @@ fn open_store(
     let mut log = RedbLog::open(dir.join("raft.redb"))?;
     let mut loaded = log.load()?;
     if loaded.conf_state.voters.is_empty() {
-        let conf_state = ConfState { voters: vec![FIRST], learners: Vec::new() };
+        let conf_state = ConfState::of_voters(vec![FIRST]);
         log.append(&Batch { conf_state: Some(conf_state), ..Batch::default() })?;
         loaded = log.load()?;
     }

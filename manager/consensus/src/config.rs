@@ -81,7 +81,7 @@ impl Restored {
     /// A member of a group that begins with these voters. They must be on stable storage before
     /// the machine is made.
     pub fn founding(voters: impl Into<Vec<u64>>) -> Self {
-        let conf_state = ConfState { voters: voters.into(), learners: Vec::new() };
+        let conf_state = ConfState::of_voters(voters.into());
         Self { conf_state, ..Self::default() }
     }
 
@@ -141,7 +141,7 @@ impl Restored {
     }
 
     fn verify_members(&self) -> Result<()> {
-        let ConfState { voters, learners } = &self.conf_state;
+        let ConfState { voters, learners, .. } = &self.conf_state;
         let ids: BTreeSet<_> = voters.iter().chain(learners).collect();
         if ids.len() != voters.len() + learners.len() || ids.contains(&0) {
             let (voters, learners) = (voters.clone(), learners.clone());

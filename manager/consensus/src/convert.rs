@@ -107,6 +107,9 @@ pub(crate) fn conf_state_to_raft(conf_state: &ConfState) -> eraftpb::ConfState {
     eraftpb::ConfState {
         voters: conf_state.voters.clone(),
         learners: conf_state.learners.clone(),
+        voters_outgoing: conf_state.voters_outgoing.clone(),
+        learners_next: conf_state.learners_next.clone(),
+        auto_leave: conf_state.auto_leave,
         ..eraftpb::ConfState::default()
     }
 }
@@ -127,7 +130,13 @@ pub(crate) fn snapshot_from_raft(snapshot: &eraftpb::Snapshot) -> Option<Snapsho
     }
     let metadata = snapshot.get_metadata();
     let members = metadata.get_conf_state();
-    let conf_state = ConfState { voters: members.voters.clone(), learners: members.learners.clone() };
+    let conf_state = ConfState {
+        voters: members.voters.clone(),
+        learners: members.learners.clone(),
+        voters_outgoing: members.voters_outgoing.clone(),
+        learners_next: members.learners_next.clone(),
+        auto_leave: members.auto_leave,
+    };
     Some(SnapshotMeta { index: metadata.index, term: metadata.term, conf_state })
 }
 
@@ -139,7 +148,7 @@ mod tests {
 
     #[test]
     fn every_field_of_every_kind_comes_back() {
-        let conf_state = ConfState { voters: vec![1, 2, 3], learners: vec![4] };
+        let conf_state = ConfState { voters: vec![1, 2, 3], learners: vec![4], ..ConfState::default() };
         for (number, (kind, _)) in (1..).zip(KINDS) {
             let noop = Entry { index: 7, term: 8, kind: EntryKind::Noop, data: Bytes::new() };
             let command = Entry { kind: EntryKind::Command, data: Bytes::from_static(b"x"), ..noop.clone() };

@@ -16,7 +16,6 @@
 mod config;
 mod convert;
 mod election;
-mod entry;
 mod error;
 mod event;
 mod log;
@@ -26,8 +25,8 @@ mod proposals;
 mod writes;
 
 pub use config::{Config, Restored};
-pub use entry::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};
 pub use error::{Error, Result};
 pub use event::{Committed, DropReason, Effect, Event, Persist, Proposal, Role};
 pub use machine::Machine;
 pub use message::{Message, MessageKind};
+pub use warren_types::raft::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};

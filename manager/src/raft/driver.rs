@@ -213,12 +213,11 @@ impl Driver {
                 Ok(last.map(|index| Event::Applied { index }))
             }
             Effect::Compact { snapshot, up_to } => {
-                let meta = disk::snapshot_meta(snapshot);
-                self.log.set_snapshot(&meta)?;
+                self.log.set_snapshot(&snapshot)?;
                 if up_to > 0 {
                     self.log.compact(up_to)?;
                 }
-                self.snapshotter.remove_older(&meta)?;
+                self.snapshotter.remove_older(&snapshot)?;
                 Ok(None)
             }
             Effect::Role { term, role, .. } => {
@@ -248,7 +247,7 @@ impl Driver {
             self.role.may_plan = true;
         }
         self.snapshotter.count(committed.entry.data.len());
-        if committed.entry.kind == EntryKind::Noop {
+        if committed.entry.kind != EntryKind::Command {
             self.state.advance(Applied { term, index });
             return Ok(());
         }

@@ -7,16 +7,18 @@
 //! |------------|------------------------------------------------------------|
 //! | entry      | kind u8, term u64, data to the end                         |
 //! | hard state | term u64, vote u64, commit u64                             |
-//! | members    | count u32, voter ids u64; count u32, learner ids u64       |
+//! | members    | four times count u32, ids u64: voters, learners, outgoing  |
+//! |            | voters, next learners; then u8, 1 for auto-leave           |
 //! | snapshot   | index u64, term u64, members                               |
 
 use bytes::Bytes;
 
-use crate::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+use warren_types::raft::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};
 
 const CHECKSUM_LEN: usize = 4;
 const KIND_NOOP: u8 = 0;
 const KIND_COMMAND: u8 = 1;
+const KIND_MEMBERSHIP: u8 = 2;
 
 /// Length of a stored hard state.
 pub(crate) const HARD_STATE_LEN: usize = CHECKSUM_LEN + 24;
@@ -28,7 +30,8 @@ pub(crate) fn entry_len(entry: &Entry) -> usize {
 
 /// Length of the stored members.
 pub(crate) fn conf_state_len(conf_state: &ConfState) -> usize {
-    CHECKSUM_LEN + 8 + 8 * (conf_state.voters.len() + conf_state.learners.len())
+    let ids: usize = ids(conf_state).iter().map(|ids| 4 + 8 * ids.len()).sum();
+    CHECKSUM_LEN + ids + 1
 }
 
 /// Length of a stored snapshot pointer.
@@ -60,6 +63,7 @@ pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
     body.push(match entry.kind {
         EntryKind::Noop => KIND_NOOP,
         EntryKind::Command => KIND_COMMAND,
+        EntryKind::Membership => KIND_MEMBERSHIP,
     });
     body.extend(entry.term.to_le_bytes());
     body.extend(&entry.data);
@@ -73,6 +77,7 @@ pub(crate) fn decode_entry(index: u64, value: &[u8]) -> Result<Entry, &'static s
     let kind = match fields.u8() {
         Some(KIND_NOOP) => EntryKind::Noop,
         Some(KIND_COMMAND) => EntryKind::Command,
+        Some(KIND_MEMBERSHIP) => EntryKind::Membership,
         Some(_) => return Err("its kind is not known to this program"),
         None => return Err("it is too short"),
     };
@@ -95,11 +100,17 @@ pub(crate) fn decode_hard_state(body: &[u8]) -> Option<HardState> {
 /// The members' body.
 pub(crate) fn encode_conf_state(conf_state: &ConfState) -> Vec<u8> {
     let mut body = Vec::new();
-    for ids in [&conf_state.voters, &conf_state.learners] {
+    for ids in ids(conf_state) {
         body.extend((ids.len() as u32).to_le_bytes());
         body.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
     }
+    body.push(conf_state.auto_leave.into());
     body
+}
+
+fn ids(conf_state: &ConfState) -> [&[u64]; 4] {
+    let ConfState { voters, learners, voters_outgoing, learners_next, auto_leave: _ } = conf_state;
+    [voters, learners, voters_outgoing, learners_next]
 }
 
 /// The members in a body.
@@ -138,6 +149,14 @@ impl Fields<'_> {
         self.take::<1>().map(|[byte]| byte)
     }
 
+    fn bool(&mut self) -> Option<bool> {
+        match self.u8()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
     /// The next four bytes.
     pub fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
@@ -155,7 +174,13 @@ impl Fields<'_> {
     }
 
     fn conf_state(&mut self) -> Option<ConfState> {
-        Some(ConfState { voters: self.ids()?, learners: self.ids()? })
+        Some(ConfState {
+            voters: self.ids()?,
+            learners: self.ids()?,
+            voters_outgoing: self.ids()?,
+            learners_next: self.ids()?,
+            auto_leave: self.bool()?,
+        })
     }
 
     fn ids(&mut self) -> Option<Vec<u64>> {

@@ -31,4 +31,5 @@ pub use error::{Error, Result};
 pub use memory::{CrashPoint, Disk, MemoryLog};
 pub use redb_log::{LOG_FORMAT, RedbLog};
 pub use snapshot::{SNAPSHOT_FORMAT, Snapshots};
-pub use store::{Batch, ConfState, Entry, EntryKind, HardState, Loaded, LogStore, SnapshotMeta, Stats};
+pub use store::{Batch, Loaded, LogStore, Stats};
+pub use warren_types::raft::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};

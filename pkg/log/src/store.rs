@@ -1,61 +1,8 @@
 //! The door: what a raft log store must do, and the plain types that pass through it.
 
-use bytes::Bytes;
+use warren_types::raft::{ConfState, Entry, HardState, SnapshotMeta};
 
 use crate::{Result, codec};
-
-/// What a raft member must remember besides its entries (Raft paper, figure 2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct HardState {
-    /// The latest term the member has seen.
-    pub term: u64,
-    /// The member it voted for in that term; 0 for none.
-    pub vote: u64,
-    /// The highest index it knew to be committed when this was written; may lag behind.
-    pub commit: u64,
-}
-
-/// What an entry carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EntryKind {
-    /// Nothing: the entry with which a new leader begins its term.
-    Noop,
-    /// A command, in `data`.
-    Command,
-}
-
-/// One place in the raft log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Position in the log; the first entry ever is 1.
-    pub index: u64,
-    /// The term of the leader that created it.
-    pub term: u64,
-    /// What it carries.
-    pub kind: EntryKind,
-    /// The command's bytes; empty for [`EntryKind::Noop`].
-    pub data: Bytes,
-}
-
-/// The members of the raft group.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ConfState {
-    /// Ids of the members that vote.
-    pub voters: Vec<u64>,
-    /// Ids of the members that only receive the log.
-    pub learners: Vec<u64>,
-}
-
-/// What a snapshot covers. The snapshot's bytes are a file ([`crate::Snapshots`]).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SnapshotMeta {
-    /// The last entry whose effect is in the snapshot.
-    pub index: u64,
-    /// That entry's term.
-    pub term: u64,
-    /// The members as of that entry.
-    pub conf_state: ConfState,
-}
 
 /// What one durable write changes. Everything in it becomes durable together, or nothing does.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -11,6 +11,7 @@ pub mod id;
 pub mod name;
 pub mod object;
 pub mod quantity;
+pub mod raft;
 pub mod spec;
 pub mod state;
 pub mod time;

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_consensus::{
-    Committed, ConfState, Config, Effect, EntryKind, Event as RaftEvent, HardState, Machine, Persist,
-    Restored, Role, SnapshotMeta,
+    Committed, ConfState, Config, Effect, EntryKind, Event as RaftEvent, Machine, Persist, Restored, Role,
+    SnapshotMeta,
 };
 use warren_core::state::Parts;
 use warren_core::{Answer, Applied, Change, Command, Liveness, Outcome, State};
-use warren_log::{Batch, CrashPoint, Disk, LogStore, MemoryLog};
+use warren_log::{Batch, CrashPoint, Disk, Loaded, LogStore, MemoryLog};
 use warren_types::{ClusterId, Id};
 
 use crate::planner::Key;
@@ -68,7 +68,7 @@ impl World {
         manager.boots += 1;
         let mut log = manager.disk.open();
         if log.load().expect("a memory log loads").conf_state.voters.is_empty() {
-            let conf_state = warren_log::ConfState { voters: vec![1], learners: vec![] };
+            let conf_state = ConfState::of_voters([1]);
             log.append(&Batch { conf_state: Some(conf_state), ..Batch::default() })
                 .expect("no crash is planned");
         }
@@ -205,7 +205,7 @@ impl World {
         let Some(run) = &mut self.manager.run else { return };
         let led_before = run.may_plan;
         run.may_plan |= run.leads && term == run.term;
-        if committed.entry.kind == EntryKind::Noop {
+        if committed.entry.kind != EntryKind::Command {
             run.state.advance(Applied { term, index });
         } else {
             let place = committed.entry.data.as_ref().try_into().map_or(0, u64::from_be_bytes);
@@ -337,10 +337,7 @@ impl World {
 
     fn compact(&mut self, snapshot: SnapshotMeta, up_to: u64) {
         let Some(run) = &mut self.manager.run else { return };
-        let ConfState { voters, learners } = snapshot.conf_state;
-        let conf_state = warren_log::ConfState { voters, learners };
-        let meta = warren_log::SnapshotMeta { index: snapshot.index, term: snapshot.term, conf_state };
-        let done = run.log.set_snapshot(&meta).and_then(|()| run.log.compact(up_to));
+        let done = run.log.set_snapshot(&snapshot).and_then(|()| run.log.compact(up_to));
         if done.is_err() {
             return self.manager_dies();
         }
@@ -349,43 +346,11 @@ impl World {
 }
 
 fn batch(persist: &Persist) -> Batch {
-    let entry = |entry: &warren_consensus::Entry| warren_log::Entry {
-        index: entry.index,
-        term: entry.term,
-        kind: match entry.kind {
-            EntryKind::Noop => warren_log::EntryKind::Noop,
-            EntryKind::Command => warren_log::EntryKind::Command,
-        },
-        data: entry.data.clone(),
-    };
-    let hard_state = persist.hard_state.map(|HardState { term, vote, commit }| warren_log::HardState {
-        term,
-        vote,
-        commit,
-    });
-    Batch { entries: persist.entries.iter().map(entry).collect(), hard_state, ..Batch::default() }
+    let Persist { number: _, snapshot, entries, hard_state } = persist.clone();
+    Batch { snapshot, entries, hard_state, conf_state: None }
 }
 
-fn restored(loaded: warren_log::Loaded) -> Restored {
-    let members = |c: warren_log::ConfState| ConfState { voters: c.voters, learners: c.learners };
-    let warren_log::HardState { term, vote, commit } = loaded.hard_state;
-    let entry = |entry: warren_log::Entry| warren_consensus::Entry {
-        index: entry.index,
-        term: entry.term,
-        kind: match entry.kind {
-            warren_log::EntryKind::Noop => EntryKind::Noop,
-            warren_log::EntryKind::Command => EntryKind::Command,
-        },
-        data: entry.data,
-    };
-    Restored {
-        hard_state: HardState { term, vote, commit },
-        conf_state: members(loaded.conf_state),
-        snapshot: loaded.snapshot.map(|meta| SnapshotMeta {
-            index: meta.index,
-            term: meta.term,
-            conf_state: members(meta.conf_state),
-        }),
-        entries: loaded.entries.into_iter().map(entry).collect(),
-    }
+fn restored(loaded: Loaded) -> Restored {
+    let Loaded { hard_state, conf_state, snapshot, entries } = loaded;
+    Restored { hard_state, conf_state, snapshot, entries }
 }

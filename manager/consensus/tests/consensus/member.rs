@@ -50,7 +50,7 @@ impl Member {
     /// A member of a new group, not running yet.
     pub fn found(id: u64, voters: &[u64]) -> Self {
         let disk = Disk::new();
-        let conf_state = warren_log::ConfState { voters: voters.to_vec(), learners: vec![] };
+        let conf_state = warren_consensus::ConfState::of_voters(voters);
         let batch = Batch { conf_state: Some(conf_state), ..Batch::default() };
         disk.open().append(&batch).unwrap();
         Self {
@@ -196,11 +196,7 @@ impl Member {
 
     fn compact(&mut self, snapshot: &SnapshotMeta, up_to: u64) {
         let run = self.run.as_mut().unwrap();
-        let recorded = run.log.set_snapshot(&warren_log::SnapshotMeta {
-            index: snapshot.index,
-            term: snapshot.term,
-            conf_state: conf_state(snapshot),
-        });
+        let recorded = run.log.set_snapshot(snapshot);
         if recorded.and_then(|()| run.log.compact(up_to)).is_err() {
             return self.crash();
         }
@@ -208,73 +204,14 @@ impl Member {
     }
 }
 
-fn conf_state(snapshot: &SnapshotMeta) -> warren_log::ConfState {
-    let members = snapshot.conf_state.clone();
-    warren_log::ConfState { voters: members.voters, learners: members.learners }
-}
-
 /// A write as the log store takes it.
 fn batch(persist: &Persist) -> Batch {
-    let kind = |kind| match kind {
-        EntryKind::Noop => warren_log::EntryKind::Noop,
-        EntryKind::Command => warren_log::EntryKind::Command,
-    };
-    Batch {
-        snapshot: persist.snapshot.as_ref().map(|snapshot| warren_log::SnapshotMeta {
-            index: snapshot.index,
-            term: snapshot.term,
-            conf_state: conf_state(snapshot),
-        }),
-        entries: persist
-            .entries
-            .iter()
-            .map(|entry| warren_log::Entry {
-                index: entry.index,
-                term: entry.term,
-                kind: kind(entry.kind),
-                data: entry.data.clone(),
-            })
-            .collect(),
-        hard_state: persist.hard_state.map(|hard_state| warren_log::HardState {
-            term: hard_state.term,
-            vote: hard_state.vote,
-            commit: hard_state.commit,
-        }),
-        conf_state: None,
-    }
+    let Persist { number: _, snapshot, entries, hard_state } = persist.clone();
+    Batch { snapshot, entries, hard_state, conf_state: None }
 }
 
 /// What a member finds on its disk.
 pub fn restore(log: &MemoryLog) -> Restored {
-    let loaded = log.load().unwrap();
-    let members = |members: warren_log::ConfState| warren_consensus::ConfState {
-        voters: members.voters,
-        learners: members.learners,
-    };
-    Restored {
-        hard_state: warren_consensus::HardState {
-            term: loaded.hard_state.term,
-            vote: loaded.hard_state.vote,
-            commit: loaded.hard_state.commit,
-        },
-        conf_state: members(loaded.conf_state),
-        snapshot: loaded.snapshot.map(|snapshot| SnapshotMeta {
-            index: snapshot.index,
-            term: snapshot.term,
-            conf_state: members(snapshot.conf_state),
-        }),
-        entries: loaded
-            .entries
-            .into_iter()
-            .map(|entry| warren_consensus::Entry {
-                index: entry.index,
-                term: entry.term,
-                kind: match entry.kind {
-                    warren_log::EntryKind::Noop => EntryKind::Noop,
-                    warren_log::EntryKind::Command => EntryKind::Command,
-                },
-                data: entry.data,
-            })
-            .collect(),
-    }
+    let warren_log::Loaded { hard_state, conf_state, snapshot, entries } = log.load().unwrap();
+    Restored { hard_state, conf_state, snapshot, entries }
 }

@@ -11,7 +11,7 @@ fn entries(range: std::ops::RangeInclusive<u64>, term: u64) -> Vec<Entry> {
 }
 
 fn members(voters: &[u64], learners: &[u64]) -> ConfState {
-    ConfState { voters: voters.to_vec(), learners: learners.to_vec() }
+    ConfState { voters: voters.to_vec(), learners: learners.to_vec(), ..ConfState::default() }
 }
 
 /// A log of entries 3 to 8 in term 2 behind a snapshot at 5.

@@ -107,7 +107,7 @@ fn nobody_campaigns_with_a_log_that_is_not_written() {
 #[test]
 fn a_snapshot_is_answered_and_followed_by_elections_once_it_is_loaded() {
     let mut machine = follower();
-    let conf_state = ConfState { voters: vec![1, 2, 3], learners: vec![4] };
+    let conf_state = ConfState { voters: vec![1, 2, 3], learners: vec![4], ..ConfState::default() };
     let snapshot = SnapshotMeta { index: 9, term: 1, conf_state };
     let install = Message { snapshot: Some(snapshot.clone()), ..message(MessageKind::Snapshot, 2, 1) };
     let effects = machine.on(Event::Message(install));
@@ -128,7 +128,7 @@ fn a_snapshot_is_answered_and_followed_by_elections_once_it_is_loaded() {
 /// the leader of a term that it may forget in a crash, and lead again with other entries.
 #[test]
 fn a_lone_voter_says_nothing_to_learners_before_its_term_is_written() {
-    let conf_state = ConfState { voters: vec![1], learners: vec![2] };
+    let conf_state = ConfState { voters: vec![1], learners: vec![2], ..ConfState::default() };
     let restored = Restored { conf_state, ..Restored::default() };
     let (mut machine, mut effects) = Machine::new(Config::new(1, 1), restored).unwrap();
     let number = persist(&effects).number;

@@ -19,7 +19,7 @@ struct Rig {
 /// A driver over what `disk` holds; snapshots are due after `entries`.
 fn rig(disk: &Disk, dir: &TempDir, entries: usize) -> Rig {
     let mut log = disk.open();
-    let members = ConfState { voters: vec![1], learners: Vec::new() };
+    let members = ConfState::of_voters(vec![1]);
     if log.load().unwrap().conf_state != members {
         log.append(&LogBatch { conf_state: Some(members.clone()), ..LogBatch::default() }).unwrap();
     }

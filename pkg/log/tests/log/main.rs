@@ -26,7 +26,7 @@ fn hard_state(term: u64, vote: u64, commit: u64) -> HardState {
 }
 
 fn members(voters: &[u64], learners: &[u64]) -> ConfState {
-    ConfState { voters: voters.to_vec(), learners: learners.to_vec() }
+    ConfState { voters: voters.to_vec(), learners: learners.to_vec(), ..ConfState::default() }
 }
 
 fn snapshot(index: u64, term: u64) -> SnapshotMeta {

@@ -1,6 +1,7 @@
-//! What is replicated and remembered, in plain types.
+//! What raft replicates and what a member must remember: the words that the raft machine, the log on the disk and
+//! whoever drives them share.
 
-use bytes::Bytes;
+use ::bytes::Bytes;
 
 /// What an entry carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -9,6 +10,8 @@ pub enum EntryKind {
     Noop,
     /// A command, in `data`.
     Command,
+    /// A change of the members, in `data`, in the raft machine's own words.
+    Membership,
 }
 
 /// One place in the raft log.
@@ -20,7 +23,7 @@ pub struct Entry {
     pub term: u64,
     /// What it carries.
     pub kind: EntryKind,
-    /// The command's bytes, never empty; empty for [`EntryKind::Noop`].
+    /// The command or change; never empty, except for [`EntryKind::Noop`], where it always is.
     pub data: Bytes,
 }
 
@@ -31,20 +34,34 @@ pub struct HardState {
     pub term: u64,
     /// The member it voted for in that term; 0 for none.
     pub vote: u64,
-    /// An index known to be committed; may lag behind.
+    /// The highest index it knew to be committed when this was written; may lag behind.
     pub commit: u64,
 }
 
-/// The members of the group.
+/// The members of the group. During a joint change (Raft thesis, 4.3) both the incoming and the outgoing voters
+/// must agree.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct ConfState {
-    /// Ids of the members that vote.
+    /// Ids of the members that vote; in a joint change, of those that will.
     pub voters: Vec<u64>,
     /// Ids of the members that only receive the log.
     pub learners: Vec<u64>,
+    /// Ids of those that voted before the joint change that is under way; empty when there is none.
+    pub voters_outgoing: Vec<u64>,
+    /// Ids of those that become learners when the joint change is over.
+    pub learners_next: Vec<u64>,
+    /// Whether the leader ends the joint change by itself.
+    pub auto_leave: bool,
 }
 
-/// What a snapshot of the state covers. Its bytes travel and rest outside of this crate.
+impl ConfState {
+    /// A group of these voters.
+    pub fn of_voters(voters: impl Into<Vec<u64>>) -> Self {
+        Self { voters: voters.into(), ..Self::default() }
+    }
+}
+
+/// What a snapshot of the state covers. Its bytes travel and rest elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SnapshotMeta {
     /// The last entry whose effect is in the snapshot.

@@ -105,6 +105,7 @@ fn of_code(code: Code) -> (Exit, &'static str) {
         Code::AlreadyExists => (Exit::Conflict, "choose another, or remove the one that is there"),
         Code::FailedPrecondition | Code::Aborted => (Exit::Conflict, "look at its state, then try again"),
         Code::Unavailable => (Exit::Unreachable, "try again in a moment; see `warren cluster info`"),
+        Code::DeadlineExceeded => (Exit::TimedOut, "see `warren cluster info`, then try again"),
         Code::ResourceExhausted => (Exit::Failed, "try again later"),
         Code::Unimplemented => (Exit::Failed, "use the program's version that the managers have"),
         _ => (Exit::Failed, "look at the manager's log"),
@@ -152,6 +153,8 @@ mod tests {
             (Code::FailedPrecondition, Exit::Conflict),
             (Code::Aborted, Exit::Conflict),
             (Code::Unavailable, Exit::Unreachable),
+            (Code::DeadlineExceeded, Exit::TimedOut),
+            (Code::ResourceExhausted, Exit::Failed),
             (Code::Internal, Exit::Failed),
         ];
         for (code, exit) in cases {

@@ -17,6 +17,7 @@ pub mod watch;
 use std::sync::{Arc, RwLock};
 
 use warren_control::{Loops, Shutdown};
+use warren_log::Engine;
 
 use crate::controllers::Refusals;
 use crate::session::{Registry, Streams};
@@ -42,4 +43,6 @@ pub struct Api {
     pub shutdown: Shutdown,
     /// This manager's own id.
     pub manager: String,
+    /// What keeps this manager's log.
+    pub log_engine: Engine,
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::Ipv4Net;
+use warren_log::Engine;
 use warren_types::{NodeDescription, NodeName};
 
 use crate::raft::snapshot::Bounds;
@@ -22,6 +23,8 @@ pub struct Config {
     pub ranges: Vec<Ipv4Net>,
     /// The node of this machine, unless it is a manager only.
     pub node: Option<LocalNode>,
+    /// What keeps the log. Another than the one that made it is refused.
+    pub log_engine: Engine,
 }
 
 /// The machine's own node in hybrid mode.

@@ -5,12 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use rand::RngExt;
 use tokio::sync::oneshot;
-use warren_consensus::{Config as RaftConfig, Machine};
 use warren_control::{BoxError, Loops, Queue, RunnerSettings, Shutdown, SystemClock, system_chance};
 use warren_core::{Command, Refusal, State};
-use warren_log::{Batch, ConfState, DataDir, LogStore, RedbLog, Snapshots};
+use warren_log::DataDir;
 use warren_security::{Credentials, LiveCertificate, Roots};
 use warren_types::{ClusterId, NodeId};
 
@@ -21,20 +19,14 @@ use crate::config::{Config, LocalNode, Tuning};
 use crate::controllers::planner::Planner;
 use crate::controllers::wake::{SWEEP, Waker};
 use crate::controllers::{Refusals, key::Key};
-use crate::raft::codec::{self, CodecError};
-use crate::raft::disk;
-use crate::raft::driver::{self, DriverError};
-use crate::raft::snapshot::Snapshotter;
+use crate::raft::driver::DriverError;
+use crate::raft::restore::{Ended, RestoreError, open_store};
 use crate::server::{Listeners, ServeError};
 use crate::session::server::SessionServer;
 use crate::session::{Registry, Streams};
 use crate::stamp::Stamp;
-use crate::store::{LogCost, ProposeError, Published, Role, Store};
+use crate::store::{ProposeError, Store};
 
-/// Raft id of the first manager.
-const FIRST: u64 = 1;
-/// Proposals that may wait for the driver.
-const QUEUE: usize = 4096;
 /// Keys that may wait for the planners; each service has two.
 const KEYS: usize = 1 << 16;
 /// How long a single manager may take to lead.
@@ -45,7 +37,7 @@ const STOP: Duration = Duration::from_secs(5);
 /// Why a manager did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The data directory, the log or a snapshot cannot be used.
+    /// The data directory cannot be used.
     #[error(transparent)]
     Log(#[from] warren_log::Error),
     /// The keys cannot be used.
@@ -62,20 +54,9 @@ pub enum StartError {
         /// Why not.
         source: std::io::Error,
     },
-    /// The snapshot cannot be read.
-    #[error("{path}: {source}")]
-    Snapshot {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: CodecError,
-    },
-    /// What was restored contradicts itself.
+    /// What is on disk cannot be used.
     #[error(transparent)]
-    Raft(#[from] warren_consensus::Error),
-    /// A thread cannot be started.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[source] std::io::Error),
+    Restore(#[from] RestoreError),
     /// The driver ended at once.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -202,13 +183,14 @@ async fn start(
     let address =
         listeners.address().map_err(|source| ServeError::Listen { address: config.listen, source })?;
 
-    let (store, mut failure) = open_store(data_dir, &dir, tuning, &shutdown)?;
+    let (store, ended) = open_store(data_dir, &dir, config.log_engine, tuning, shutdown.token())?;
+    let mut failure = attend(ended, &shutdown);
     lead(&store, &mut failure).await?;
     check_cluster(&store.read().state, &keys, &dir, create)?;
 
     let clock = Arc::new(SystemClock::new());
     let loops = Loops::new(shutdown.clone(), clock.clone(), system_chance());
-    let stamp = Stamp::new(clock);
+    let stamp = Stamp::new(clock, store.clone());
     found(&store, &keys, &config, &stamp).await?;
 
     let (registry, streams, refusals) = (Registry::default(), Streams::default(), Refusals::default());
@@ -222,6 +204,7 @@ async fn start(
         clock: stamp,
         shutdown: shutdown.clone(),
         manager: keys.manager.identity().id().to_string(),
+        log_engine: config.log_engine,
     };
     let sessions = SessionServer::of(&api);
     let certificate = LiveCertificate::new(&keys.manager);
@@ -231,48 +214,8 @@ async fn start(
     Ok(Manager { address, keys, store, loops, shutdown, failure: Some(failure) })
 }
 
-/// Restores what is on disk and starts the driver on it.
-fn open_store(
-    data_dir: DataDir,
-    dir: &Path,
-    tuning: Tuning,
-    shutdown: &Shutdown,
-) -> Result<(Store, Failure), StartError> {
-    let mut log = RedbLog::open(dir.join("raft.redb"))?;
-    let mut loaded = log.load()?;
-    if loaded.conf_state.voters.is_empty() {
-        let conf_state = ConfState::of_voters(vec![FIRST]);
-        log.append(&Batch { conf_state: Some(conf_state), ..Batch::default() })?;
-        loaded = log.load()?;
-    }
-    let files = Snapshots::open(dir.join("snapshots"), loaded.snapshot.as_ref())?;
-    let state = match &loaded.snapshot {
-        None => State::new(),
-        Some(meta) => {
-            let read = codec::read_snapshot(&files.load(meta)?);
-            read.map_err(|source| StartError::Snapshot { path: files.path(meta), source })?
-        }
-    };
-    let members = loaded.conf_state.clone();
-    let config =
-        RaftConfig { keep_entries: tuning.keep_entries, ..RaftConfig::new(FIRST, rand::rng().random()) };
-    let machine = Machine::new(config, disk::restored(loaded))?;
-    let first = Published {
-        state: state.clone(),
-        index: state.applied().index,
-        role: Role::default(),
-        log: LogCost::default(),
-    };
-    let (store, publisher, proposals) = Store::new(first, QUEUE, tuning.history);
-    let snapshotter = Snapshotter::new(files, members, tuning.snapshots);
-    let log = Box::new(log);
-    let parts = driver::Parts { machine, log, snapshotter, state, publisher, proposals, data_dir };
-    let ended = driver::spawn(parts, shutdown.token()).map_err(StartError::Thread)?;
-    Ok((store, attend(ended, shutdown)))
-}
-
 /// Makes the driver one of the things that a stop waits for, and its failure the end of all others.
-fn attend(ended: oneshot::Receiver<Result<(), DriverError>>, shutdown: &Shutdown) -> Failure {
+fn attend(ended: Ended, shutdown: &Shutdown) -> Failure {
     let (failed, failure) = oneshot::channel();
     let stop = shutdown.token();
     shutdown.spawn("raft", async move {
@@ -289,17 +232,25 @@ fn attend(ended: oneshot::Receiver<Result<(), DriverError>>, shutdown: &Shutdown
     failure
 }
 
-/// Waits until this manager leads and has applied everything it had on disk.
+/// Waits until this manager leads and has applied everything it had on disk. One that cannot write does not start:
+/// whoever starts it is told at once, and nothing is changed.
 async fn lead(store: &Store, failure: &mut Failure) -> Result<(), StartError> {
     let mut watch = store.watch(0);
     let leads = async {
-        while !store.read().role.may_plan {
+        loop {
+            let published = store.read();
+            if let Some(held) = &published.held {
+                return Err(ProposeError::Held(held.clone()).into());
+            }
+            if published.role.may_plan {
+                return Ok(());
+            }
             // A missed change is as good a reason to look again as any.
             let _ = watch.next().await;
         }
     };
     tokio::select! {
-        () = leads => Ok(()),
+        leads = leads => leads,
         failed = failure => Err(failed.map_or(StartError::NoLeader(Duration::ZERO), StartError::Driver)),
         () = tokio::time::sleep(LEAD) => Err(StartError::NoLeader(LEAD)),
     }
@@ -323,7 +274,9 @@ fn check_cluster(state: &State, keys: &Keys, dir: &Path, create: bool) -> Result
 async fn found(store: &Store, keys: &Keys, config: &Config, stamp: &Stamp) -> Result<(), StartError> {
     if store.read().state.cluster().is_none() {
         let (id, ranges) = (keys.cluster, config.ranges.clone());
-        store.propose(Command::CreateCluster { id, ranges, at: stamp.now() }).await?;
+        store
+            .propose(Command::CreateCluster { id, ranges, level: warren_core::LEVEL, at: stamp.now() })
+            .await?;
     }
     if let (Some((id, _)), Some(LocalNode { name, description })) = (&keys.node, &config.node) {
         let (id, name, description) = (*id, name.clone(), description.clone());

@@ -5,4 +5,5 @@
 pub mod codec;
 pub mod disk;
 pub mod driver;
+pub mod restore;
 pub mod snapshot;

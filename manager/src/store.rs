@@ -10,6 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot, watch};
 use warren_core::{Answer, Change, Command, Outcome, Refusal, State};
+use warren_types::Timestamp;
 
 /// How many changes a watcher may be behind before it has to list again.
 pub const HISTORY: usize = 1 << 16;
@@ -27,6 +28,16 @@ pub struct Published {
     pub role: Role,
     /// What the log has cost since the manager started.
     pub log: LogCost,
+    /// Set while the log cannot be written. Reading goes on meanwhile.
+    pub held: Option<Arc<Held>>,
+}
+
+impl Published {
+    /// What was restored, before a driver has said anything.
+    pub fn first(state: State) -> Self {
+        let index = state.applied().index;
+        Self { state, index, role: Role::default(), log: LogCost::default(), held: None }
+    }
 }
 
 /// What a manager is, as the driver last knew.
@@ -49,6 +60,17 @@ pub struct LogCost {
     pub bytes: u64,
 }
 
+/// Why a manager cannot write its log for now. It tries again by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Since when.
+    pub since: Timestamp,
+    /// What is wrong and where, for people.
+    pub why: Arc<str>,
+    /// There is no room on the disk, as opposed to a disk that does not work.
+    pub full: bool,
+}
+
 /// A command on its way to the driver.
 pub struct Proposal {
     /// What to propose.
@@ -67,17 +89,37 @@ pub enum ProposeError {
     #[error("this manager is not the leader; ask the leader or try again in a moment")]
     NotLeader,
     /// The write may or may not have happened; repeating it is safe.
-    #[error("the write was not confirmed within {0:?}; it may still happen, and repeating it is safe")]
-    Unconfirmed(Duration),
+    #[error("{0}; the write may still happen, and repeating it is safe")]
+    Unconfirmed(Doubt),
     /// Too much waits to be committed.
     #[error("the manager has more writes waiting than it takes; try again in a moment")]
     Busy,
-    /// The manager stops.
+    /// The manager stops. The write did not happen.
     #[error("the manager is stopping")]
     Stopping,
-    /// The log could not be written.
-    #[error("the manager cannot write its log: {0}")]
+    /// The log cannot be written for now. The write did not happen.
+    #[error("{}; nothing was changed", .0.why)]
+    Held(Arc<Held>),
+    /// The manager ended because of its log, or of a bug. The write did not happen.
+    #[error("the manager cannot carry it out: {0}")]
     Log(Arc<str>),
+}
+
+/// Why nobody knows what becomes of a write.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Doubt {
+    /// It takes too long.
+    #[error("the write was not confirmed within {0:?}")]
+    Late(Duration),
+    /// It waits for the disk.
+    #[error("the write was not confirmed within {0:?}, because {why}", why = .1.why)]
+    Held(Duration, Arc<Held>),
+    /// A later leader's snapshot covers it.
+    #[error("another manager took over before the write was confirmed")]
+    Overtaken,
+    /// The manager ended first.
+    #[error("the manager ended before the write was confirmed")]
+    Ended,
 }
 
 /// Cheap to clone; all clones are the same store.
@@ -157,20 +199,51 @@ impl Store {
         self.shared.published.load_full()
     }
 
-    /// Proposes `command` and waits until it was applied here.
+    /// Proposes `command` and waits until it was applied here. While the log cannot be written, it is refused at once.
     ///
     /// # Errors
     /// [`ProposeError`]; after `Unconfirmed` the command may still be applied.
     pub async fn propose(&self, command: Command) -> Result<Answer, ProposeError> {
+        if let Some(held) = &self.read().held {
+            return Err(ProposeError::Held(held.clone()));
+        }
         let (reply, answer) = oneshot::channel();
         let confirmed = async {
             self.proposals.send(Proposal { command, reply }).await.map_err(|_| ProposeError::Stopping)?;
-            answer.await.map_err(|_| ProposeError::Log("its raft thread ended unexpectedly".into()))?
+            answer.await.map_err(|_| ProposeError::Unconfirmed(Doubt::Ended))?
         };
-        let late = |_| ProposeError::Unconfirmed(PROPOSE_DEADLINE);
+        let late = |_| {
+            ProposeError::Unconfirmed(match &self.read().held {
+                Some(held) => Doubt::Held(PROPOSE_DEADLINE, held.clone()),
+                None => Doubt::Late(PROPOSE_DEADLINE),
+            })
+        };
         match tokio::time::timeout(PROPOSE_DEADLINE, confirmed).await.map_err(late)?? {
             Outcome::Applied { answer, .. } | Outcome::Unchanged { answer } => Ok(answer),
             Outcome::Rejected(refusal) => Err(ProposeError::Rejected(refusal)),
+        }
+    }
+
+    /// As [`Store::propose`], for what has to be stored however long the disk takes: waits while the log cannot be
+    /// written, and repeats what was not confirmed. The caller bounds how long it waits.
+    ///
+    /// # Errors
+    /// As [`Store::propose`], but neither `Held` nor late.
+    pub async fn propose_patiently(&self, command: Command) -> Result<Answer, ProposeError> {
+        loop {
+            match self.propose(command.clone()).await {
+                Err(ProposeError::Held(_)) => self.writable().await,
+                Err(ProposeError::Unconfirmed(Doubt::Late(_) | Doubt::Held(..))) => {}
+                answered => return answered,
+            }
+        }
+    }
+
+    /// Resolves while the log can be written.
+    async fn writable(&self) {
+        let mut newest = self.shared.newest.subscribe();
+        while self.read().held.is_some() {
+            newest.changed().await.expect("the store itself holds the sending end");
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
+use warren_log::Engine;
 use warren_types::{Bytes, MilliCpu, NodeName};
 
 use super::value::{self, Advertise};
@@ -72,6 +73,10 @@ pub struct Settings {
     #[arg(long, env = "WARREN_NODE_NAME", value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<NodeName>,
+    /// What keeps the manager's log, redb or sled: fixed when the manager is made [default: redb]
+    #[arg(long, env = "WARREN_LOG_ENGINE", value_name = "ENGINE")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
+    pub log_engine: Option<Engine>,
 }
 
 /// Quantities in the file as people write them.

@@ -8,6 +8,7 @@ use warren_client::{Context, Contexts, Identity, PrivateKey, Target};
 use warren_manager::Manager;
 use warren_manager::config::{Config, LocalNode};
 use warren_manager::manager::StartError;
+use warren_manager::raft::restore::RestoreError;
 use warren_security::LiveCertificate;
 use warren_types::{NodeDescription, Resources};
 use warren_worker::{Doors, NodeOverrides, Place, Worker};
@@ -100,6 +101,7 @@ fn config(plan: &Plan) -> Config {
         listen: plan.listen,
         ranges: plan.ranges.clone(),
         node: plan.worker.as_ref().map(local),
+        log_engine: plan.log_engine,
     }
 }
 
@@ -161,7 +163,9 @@ async fn ready(worker: Option<&Worker>) -> Result<(), String> {
 
 fn not_started(error: &StartError) -> Failure {
     let exit = match error {
+        StartError::Restore(RestoreError::Log(warren_log::Error::OtherEngine { .. })) => Exit::Conflict,
         StartError::Log(warren_log::Error::InUse { .. }) => Exit::Conflict,
+        StartError::Log(error) if error.is_out_of_space() => Exit::Failed,
         StartError::Log(warren_log::Error::NotWritable { .. }) => Exit::Denied,
         _ => Exit::Failed,
     };

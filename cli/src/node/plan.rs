@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 
 use ipnet::Ipv4Net;
+use warren_log::Engine;
 use warren_types::{Bytes, MilliCpu, NodeName};
 
 use crate::args::Settings;
@@ -34,6 +35,7 @@ pub struct Plan {
     /// The port other machines reach it at, if it is not the one listened on.
     pub port: Option<u16>,
     pub ranges: Vec<Ipv4Net>,
+    pub log_engine: Engine,
     /// `None` runs no tasks here.
     pub worker: Option<WorkerPlan>,
 }
@@ -86,7 +88,8 @@ impl Plan {
             _ => Some(WorkerPlan::new(settings, machine)?),
         };
         let run_dir = settings.run_dir.clone().unwrap_or_else(|| PathBuf::from(RUN_DIR));
-        Ok(Self { data_dir, run_dir, listen, host, port, ranges, worker })
+        let log_engine = settings.log_engine.unwrap_or_default();
+        Ok(Self { data_dir, run_dir, listen, host, port, ranges, log_engine, worker })
     }
 
     /// The manager's own address as others reach it, once the port is known.

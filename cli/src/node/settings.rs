@@ -79,6 +79,11 @@ pub fn merge(
         );
         return Err(Failure::new(Exit::Conflict, WHAT, why, "leave --cluster-range out"));
     }
+    let (made, wanted) = (old.log_engine.unwrap_or_default(), said.log_engine);
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != made) {
+        let why = format!("the manager's log was made with {made}, and --log-engine says {wanted}");
+        return Err(Failure::new(Exit::Conflict, WHAT, why, "leave --log-engine out"));
+    }
     Ok(Settings {
         run_dir: said.run_dir.or(old.run_dir),
         listen: said.listen.or(old.listen),
@@ -89,6 +94,7 @@ pub fn merge(
         cpus: said.cpus.or(old.cpus),
         memory: said.memory.or(old.memory),
         node_name: said.node_name.or(old.node_name),
+        log_engine: old.log_engine,
     })
 }
 
@@ -134,6 +140,7 @@ mod tests {
             "--cpus=1.5",
             "--memory=2GiB",
             "--node-name=n",
+            "--log-engine=sled",
         ])
     }
 
@@ -156,6 +163,7 @@ mod tests {
         cpus = "1.5"
         memory = "2GiB"
         node-name = "n"
+        log-engine = "sled"
         "#);
     }
 
@@ -184,6 +192,24 @@ mod tests {
         let why = "the cluster was made with 10.1.0.0/16,10.2.0.0/16, and --cluster-range says 10.3.0.0/16";
         assert_eq!((failure.exit, failure.why.as_str()), (Exit::Conflict, why));
         assert!(merge(Some(Settings::default()), other, true, Path::new("/d")).is_err());
+    }
+
+    #[test]
+    fn another_log_engine_is_refused() {
+        let merge = |old: Settings, line: &[&str]| merge(Some(old), said(line), true, Path::new("/d"));
+        assert_eq!(merge(all(), &["--log-engine=sled"]).unwrap(), all());
+        assert_eq!(merge(Settings::default(), &["--log-engine=redb"]).unwrap(), Settings::default());
+        for (old, now, why) in [
+            (all(), "--log-engine=redb", "the manager's log was made with sled, and --log-engine says redb"),
+            (
+                Settings::default(),
+                "--log-engine=sled",
+                "the manager's log was made with redb, and --log-engine says sled",
+            ),
+        ] {
+            let failure = merge(old, &[now]).unwrap_err();
+            assert_eq!((failure.exit, failure.why.as_str()), (Exit::Conflict, why));
+        }
     }
 
     #[test]

@@ -27,8 +27,14 @@ pub struct InfoView {
     leader: bool,
     term: u64,
     applied_index: u64,
+    log_engine: String,
     log_writes: u64,
     log_bytes_written: u64,
+    /// Left out while the log can be written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_held: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_held_since: Option<Time>,
 }
 
 impl InfoView {
@@ -49,8 +55,11 @@ impl InfoView {
             leader: wire.leader,
             term: wire.term,
             applied_index: wire.applied_index,
+            log_engine: wire.log_engine,
             log_writes: wire.log_writes,
             log_bytes_written: wire.log_bytes_written,
+            log_held: given(wire.log_held),
+            log_held_since: wire.log_held_since.map(Time::new),
         }
     }
 }
@@ -164,6 +173,7 @@ mod tests {
         let info = v1::InfoResponse {
             cluster_id: "c".into(),
             ranges: vec!["10.210.0.0/16".into()],
+            log_engine: "sled".into(),
             ..Default::default()
         };
         insta::assert_snapshot!(rendered(Format::Yaml, &InfoView::new(info, "/run/warren/warren.sock")), @r#"
@@ -182,8 +192,23 @@ mod tests {
         leader: false
         term: 0
         appliedIndex: 0
+        logEngine: sled
         logWrites: 0
         logBytesWritten: 0
+        "#);
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_is_told() {
+        let why = "the disk of this manager is full: /d has 0B free".to_owned();
+        let info = v1::InfoResponse { log_held: why, log_held_since: Some(1000), ..Default::default() };
+        let shown = rendered(Format::Yaml, &InfoView::new(info, "a:1"));
+        let told = shown.lines().rev().take(2).collect::<Vec<_>>();
+        insta::assert_debug_snapshot!(told, @r#"
+        [
+            "logHeldSince: \"1970-01-01T00:00:01.000Z\"",
+            "logHeld: \"the disk of this manager is full: /d has 0B free\"",
+        ]
         "#);
     }
 }

@@ -1,8 +1,8 @@
 //! What a machine is made from.
 
-use std::{collections::BTreeSet, ops::Range};
+use std::ops::Range;
 
-use crate::{ConfState, Entry, Error, HardState, Result, SnapshotMeta};
+use crate::{ConfState, Entry, Error, HardState, Result, SnapshotMeta, members};
 
 /// The settings of one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +69,8 @@ impl Config {
 pub struct Restored {
     /// The hard state.
     pub hard_state: HardState,
-    /// The members.
+    /// The members that the group began with; they count as long as there is no snapshot, which
+    /// has its own.
     pub conf_state: ConfState,
     /// The latest snapshot; the state has been loaded from it.
     pub snapshot: Option<SnapshotMeta>,
@@ -78,8 +79,9 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// A member of a group that begins with these voters. They must be on stable storage before
-    /// the machine is made.
+    /// A member of a group that began with these voters. They must be on stable storage before
+    /// the machine is made. A member that joins later begins like this as well, with the same
+    /// voters although it is none of them: it may be sent the log from the first entry on.
     pub fn founding(voters: impl Into<Vec<u64>>) -> Self {
         let conf_state = ConfState::of_voters(voters.into());
         Self { conf_state, ..Self::default() }
@@ -90,9 +92,18 @@ impl Restored {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.index)
     }
 
-    /// The hard state, its commit index raised to what the snapshot proves to be committed.
+    /// The members as of the last entry the loaded state contains.
+    pub(crate) fn members(&self) -> &ConfState {
+        self.snapshot.as_ref().map_or(&self.conf_state, |snapshot| &snapshot.conf_state)
+    }
+
+    /// The hard state, its term and commit index raised to what the snapshot proves.
     pub(crate) fn known_hard_state(&self) -> HardState {
-        HardState { commit: self.hard_state.commit.max(self.applied()), ..self.hard_state }
+        let HardState { mut term, mut vote, commit } = self.hard_state;
+        if let Some(snapshot) = self.snapshot.as_ref().filter(|snapshot| snapshot.term > term) {
+            (term, vote) = (snapshot.term, 0);
+        }
+        HardState { term, vote, commit: commit.max(self.applied()) }
     }
 
     /// Refuses what no member can have written.
@@ -122,12 +133,13 @@ impl Restored {
         let (covered, covered_term) =
             self.snapshot.as_ref().map_or((0, 0), |snapshot| (snapshot.index, snapshot.term));
         let first = self.entries.first().map_or(covered + 1, |entry| entry.index);
-        let mut lowest = 0;
+        let newest = self.known_hard_state().term;
+        let mut lowest = 1;
         for (expected, entry) in (first..).zip(&self.entries) {
             if entry.index != expected {
                 return Err(Error::Gap { expected, found: entry.index });
             }
-            let highest = if entry.index <= covered { covered_term } else { self.hard_state.term };
+            let highest = if entry.index <= covered { covered_term } else { newest };
             if entry.index >= covered {
                 lowest = lowest.max(covered_term);
             }
@@ -141,11 +153,9 @@ impl Restored {
     }
 
     fn verify_members(&self) -> Result<()> {
-        let ConfState { voters, learners, .. } = &self.conf_state;
-        let ids: BTreeSet<_> = voters.iter().chain(learners).collect();
-        if ids.len() != voters.len() + learners.len() || ids.contains(&0) {
-            let (voters, learners) = (voters.clone(), learners.clone());
-            return Err(Error::Members { voters, learners });
+        let members = self.members();
+        if !members::are_possible(members) {
+            return Err(Error::Members { members: members.clone() });
         }
         Ok(())
     }

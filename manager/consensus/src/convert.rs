@@ -2,7 +2,7 @@
 
 use raft::eraftpb::{self, EntryType, MessageType};
 
-use crate::{ConfState, Entry, EntryKind, HardState, Message, MessageKind, SnapshotMeta};
+use crate::{ConfState, Entry, EntryKind, HardState, Membership, Message, MessageKind, SnapshotMeta};
 
 /// Our kind and the raft crate's, for every message that members exchange.
 const KINDS: [(MessageKind, MessageType); 12] = [
@@ -71,9 +71,15 @@ pub(crate) fn message_from_raft(message: eraftpb::Message) -> Message {
     }
 }
 
+/// The raft crate is given our encoding of a change of members. It never reads it: the machine
+/// appends such entries itself, and says what they mean when they are handed out.
 pub(crate) fn entry_to_raft(entry: Entry) -> eraftpb::Entry {
+    let entry_type = match entry.kind {
+        EntryKind::Noop | EntryKind::Command => EntryType::EntryNormal,
+        EntryKind::Membership => EntryType::EntryConfChangeV2,
+    };
     eraftpb::Entry {
-        entry_type: EntryType::EntryNormal,
+        entry_type,
         term: entry.term,
         index: entry.index,
         data: entry.data,
@@ -82,12 +88,21 @@ pub(crate) fn entry_to_raft(entry: Entry) -> eraftpb::Entry {
 }
 
 /// # Panics
-/// On a change of members: the machine proposes none.
+/// On a change of members in the raft crate's old form: the machine proposes none.
 pub(crate) fn entry_from_raft(entry: eraftpb::Entry) -> Entry {
-    assert_eq!(entry.entry_type, EntryType::EntryNormal, "no change of members is proposed");
-    // Proposals have data, so an entry without is the raft crate's own.
-    let kind = if entry.data.is_empty() { EntryKind::Noop } else { EntryKind::Command };
-    Entry { index: entry.index, term: entry.term, kind, data: entry.data }
+    let eraftpb::Entry { index, term, data, .. } = entry;
+    match (entry.entry_type, data.is_empty()) {
+        // Proposals have data, so an entry without is the raft crate's own: it begins a term, or
+        // ends a joint phase.
+        (EntryType::EntryNormal, true) => Entry { index, term, kind: EntryKind::Noop, data },
+        (EntryType::EntryNormal, false) => Entry { index, term, kind: EntryKind::Command, data },
+        (EntryType::EntryConfChangeV2, true) => {
+            let data = Membership::LeaveJoint.encode().into();
+            Entry { index, term, kind: EntryKind::Membership, data }
+        }
+        (EntryType::EntryConfChangeV2, false) => Entry { index, term, kind: EntryKind::Membership, data },
+        (EntryType::EntryConfChange, _) => panic!("no change of members in the old form is proposed"),
+    }
 }
 
 pub(crate) fn hard_state_to_raft(hard_state: &HardState) -> eraftpb::HardState {
@@ -129,15 +144,24 @@ pub(crate) fn snapshot_from_raft(snapshot: &eraftpb::Snapshot) -> Option<Snapsho
         return None;
     }
     let metadata = snapshot.get_metadata();
-    let members = metadata.get_conf_state();
-    let conf_state = ConfState {
-        voters: members.voters.clone(),
-        learners: members.learners.clone(),
-        voters_outgoing: members.voters_outgoing.clone(),
-        learners_next: members.learners_next.clone(),
-        auto_leave: members.auto_leave,
-    };
+    let conf_state = conf_state_from_raft(metadata.get_conf_state());
     Some(SnapshotMeta { index: metadata.index, term: metadata.term, conf_state })
+}
+
+/// In order of the ids: the raft crate keeps them in no order.
+pub(crate) fn conf_state_from_raft(conf_state: &eraftpb::ConfState) -> ConfState {
+    let sorted = |ids: &[u64]| {
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
+        ids
+    };
+    ConfState {
+        voters: sorted(&conf_state.voters),
+        learners: sorted(&conf_state.learners),
+        voters_outgoing: sorted(&conf_state.voters_outgoing),
+        learners_next: sorted(&conf_state.learners_next),
+        auto_leave: conf_state.auto_leave,
+    }
 }
 
 #[cfg(test)]
@@ -152,6 +176,7 @@ mod tests {
         for (number, (kind, _)) in (1..).zip(KINDS) {
             let noop = Entry { index: 7, term: 8, kind: EntryKind::Noop, data: Bytes::new() };
             let command = Entry { kind: EntryKind::Command, data: Bytes::from_static(b"x"), ..noop.clone() };
+            let change = Entry { kind: EntryKind::Membership, ..command.clone() };
             let message = Message {
                 kind,
                 to: number,
@@ -159,7 +184,7 @@ mod tests {
                 term: number + 200,
                 log_term: number + 300,
                 index: number + 400,
-                entries: vec![noop, command],
+                entries: vec![noop, command, change],
                 commit: number + 500,
                 commit_term: number + 600,
                 snapshot: Some(SnapshotMeta { index: 5, term: 6, conf_state: conf_state.clone() }),
@@ -173,5 +198,35 @@ mod tests {
             let bare = Message { snapshot: None, entries: Vec::new(), ..message };
             assert_eq!(message_from_raft(message_to_raft(bare.clone())), bare);
         }
+    }
+
+    /// The raft crate ends a joint phase with an entry without data.
+    #[test]
+    fn the_end_of_a_joint_phase_has_data_outside() {
+        let entry_type = EntryType::EntryConfChangeV2;
+        let raft = eraftpb::Entry { entry_type, index: 3, term: 2, ..eraftpb::Entry::default() };
+        let ours = entry_from_raft(raft);
+        let data = Membership::LeaveJoint.encode().into();
+        assert_eq!(ours, Entry { index: 3, term: 2, kind: EntryKind::Membership, data });
+        assert_eq!(entry_from_raft(entry_to_raft(ours.clone())), ours);
+    }
+
+    #[test]
+    fn members_come_back_in_order() {
+        let members = ConfState {
+            voters: vec![3, 1, 2],
+            learners: vec![9, 8],
+            voters_outgoing: vec![5, 4],
+            learners_next: vec![5, 4],
+            auto_leave: true,
+        };
+        let sorted = ConfState {
+            voters: vec![1, 2, 3],
+            learners: vec![8, 9],
+            voters_outgoing: vec![4, 5],
+            learners_next: vec![4, 5],
+            auto_leave: true,
+        };
+        assert_eq!(conf_state_from_raft(&conf_state_to_raft(&members)), sorted);
     }
 }

@@ -2,16 +2,34 @@
 
 use bytes::Bytes;
 
-use crate::{Entry, HardState, Message, SnapshotMeta};
+use crate::{ConfState, Entry, Fatal, HardState, InvalidChange, MemberChange, Message, SnapshotMeta};
 
 /// Something that happened to a member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[expect(clippy::large_enum_variant, reason = "an event is made, taken and gone; most are messages")]
 pub enum Event {
     /// One tick of the clock passed.
     Tick,
     /// Commands to replicate. All of them are accepted or dropped together, and share one write;
     /// collect what is waiting.
     Propose(Vec<Proposal>),
+    /// Change the members. Answered like a proposal, once, in [`Committed::proposal`] or
+    /// [`Effect::Dropped`]. A change of several members is decided when it is answered, and over
+    /// when an [`Effect::Members`] has no outgoing voters any more.
+    ChangeMembers {
+        /// Chosen by the caller, unique among the proposals of this machine's life.
+        id: u64,
+        /// What to change.
+        change: MemberChange,
+    },
+    /// Hand the leadership over, if this member has it: to a voter, or to the one whose log
+    /// reaches furthest. [`Effect::Role`] tells when it happened. Until then, for at most
+    /// [`crate::Config::election_ticks`].start ticks, proposals are dropped; then this member goes
+    /// on leading. Nothing happens if it does not lead, or if there is no such other voter.
+    TransferLeader {
+        /// The voter; `None` to choose one.
+        to: Option<u64>,
+    },
     /// A message arrived. For [`crate::MessageKind::Snapshot`]: after the snapshot's bytes.
     Message(Message),
     /// The [`Persist`] with this number, and all before it, are on stable storage.
@@ -74,6 +92,17 @@ pub enum Effect {
         /// The leader, if known.
         leader: Option<u64>,
     },
+    /// These are the members from now on: who is to be reached, and whether this member is still
+    /// one of them. Comes before the [`Effect::Apply`] with the entry that changed them, and
+    /// before the [`Effect::Persist`] of a snapshot that did; again when entries are applied again
+    /// after a start. One that was removed should stay for some election timeouts, so that the
+    /// others can ask for its vote should they not have learned of the removal yet.
+    Members {
+        /// The entry.
+        index: u64,
+        /// The members as of that entry.
+        members: ConfState,
+    },
     /// Send these. They may be lost, repeated, or overtake each other.
     Send(Vec<Message>),
     /// Apply these to the state, then report [`Event::Applied`].
@@ -103,11 +132,14 @@ pub enum Effect {
         /// The index to have applied.
         index: u64,
     },
+    /// The machine stopped for good, and takes no event any more. Always the last effect.
+    Fatal(Fatal),
 }
 
 /// What one durable write holds; everything in it becomes durable together. There is one only
 /// when raft depends on it: a new commit index alone is kept in memory until the next write,
-/// because it can be learned again. So a command costs one write, and an idle group none.
+/// because it can be learned again, except that of a change of members. So a command costs one
+/// write, and an idle group none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Persist {
     /// Rises with every write.
@@ -125,7 +157,8 @@ pub struct Persist {
 /// An entry that every member applies at its index.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Committed {
-    /// The entry; nothing is to be done for a [`crate::EntryKind::Noop`] but counting it.
+    /// The entry; nothing is to be done for a [`crate::EntryKind::Noop`] or a
+    /// [`crate::EntryKind::Membership`] but counting it.
     pub entry: Entry,
     /// The proposal it came from, if it was proposed to this machine.
     pub proposal: Option<u64>,
@@ -150,14 +183,24 @@ pub enum DropReason {
         /// The leader, if known.
         leader: Option<u64>,
     },
-    /// Too much waits to be committed, or the member is leaving the group. It was not replicated;
-    /// try again later.
+    /// Too much waits to be committed. It was not replicated; try again later.
     Busy,
+    /// The leader is handing over to another member. It was not replicated; ask that one soon.
+    Transferring {
+        /// Who is to lead.
+        to: u64,
+    },
+    /// Another change of members is under way, or the leader has not applied an entry of its term
+    /// yet. It was not replicated; try again later.
+    ChangePending,
+    /// The members cannot be changed like this. It was not replicated.
+    InvalidChange(InvalidChange),
     /// It had no data. It was not replicated.
     Empty,
     /// A later leader's entry was committed in its place. It will never be applied.
     Superseded,
-    /// A snapshot from a later leader covers its place: it may have been applied or not. Look at
-    /// the state, or propose it again if that is harmless.
+    /// A snapshot from a later leader covers its place, or this member was removed from the group
+    /// before it was committed: it may be applied or not. Look at the state, or propose it again
+    /// if that is harmless.
     Unknown,
 }

@@ -9,7 +9,8 @@
 //! let the raft crate's types out. It never calls the protobuf parser that the raft crate depends
 //! on (RUSTSEC-2024-0437): messages and entries are converted field by field.
 //!
-//! Start reading at `event.rs` (what goes in and comes out), then `machine.rs`.
+//! Start reading at `event.rs` (what goes in and comes out), then `machine.rs`; `members.rs` says
+//! how a group grows and shrinks.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -20,13 +21,16 @@ mod error;
 mod event;
 mod log;
 mod machine;
+mod members;
 mod message;
 mod proposals;
+mod screen;
 mod writes;
 
 pub use config::{Config, Restored};
-pub use error::{Error, Result};
+pub use error::{Error, Fatal, InvalidChange, MembershipError, Result};
 pub use event::{Committed, DropReason, Effect, Event, Persist, Proposal, Role};
-pub use machine::Machine;
+pub use machine::{Machine, Peer};
+pub use members::{MemberChange, MemberStep, Membership};
 pub use message::{Message, MessageKind};
 pub use warren_types::raft::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};

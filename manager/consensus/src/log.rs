@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use raft::{GetEntriesContext, RaftState, StorageError, eraftpb};
 
-use crate::{ConfState, HardState, Restored, SnapshotMeta, convert};
+use crate::{ConfState, HardState, Restored, SnapshotMeta, convert, members};
 
 /// Bytes an entry takes in a message besides its data, at most.
 const ENTRY_OVERHEAD: u64 = 32;
@@ -15,7 +15,9 @@ const ENTRY_OVERHEAD: u64 = 32;
 /// A log without gaps, and the snapshot behind it.
 pub(crate) struct Log {
     hard_state: HardState,
-    conf_state: ConfState,
+    /// The members as of the latest snapshot, and each change of them that was handed out since,
+    /// with the index it came with. Never empty.
+    members: VecDeque<(u64, ConfState)>,
     snapshot: Option<SnapshotMeta>,
     /// Index and term of the entry before the first one: the term is still needed to tell
     /// whether another member's log matches.
@@ -28,6 +30,7 @@ impl Log {
     pub fn new(restored: Restored) -> Self {
         let hard_state = restored.known_hard_state();
         let covered = restored.snapshot.as_ref().map_or((0, 0), |s| (s.index, s.term));
+        let members = restored.members().clone();
         let mut entries: VecDeque<_> = restored.entries.into_iter().map(convert::entry_to_raft).collect();
         // When the entries reach back before the snapshot, nobody knows the term of the entry
         // before them; the first one is given up to take its place.
@@ -36,8 +39,24 @@ impl Log {
             before = (first.index, first.term);
             entries.pop_front();
         }
-        let Restored { conf_state, snapshot, .. } = restored;
-        Self { hard_state, conf_state, snapshot, before, entries }
+        let members = VecDeque::from([(covered.0, members)]);
+        Self { hard_state, members, snapshot: restored.snapshot, before, entries }
+    }
+
+    /// The members as of the last entry handed out.
+    pub fn members(&self) -> &ConfState {
+        let (_, members) = self.members.back().expect("the members are always known");
+        members
+    }
+
+    /// The last change of the members, or what the log began with.
+    pub fn members_since(&self) -> u64 {
+        self.members.back().map_or(0, |(index, _)| *index)
+    }
+
+    /// The entry at `index` was handed out and changed the members.
+    pub fn set_members(&mut self, index: u64, members: ConfState) {
+        self.members.push_back((index, members));
     }
 
     /// The latest snapshot's index, 0 for none.
@@ -59,16 +78,23 @@ impl Log {
     pub fn install(&mut self, snapshot: SnapshotMeta) {
         self.entries.clear();
         self.before = (snapshot.index, snapshot.term);
-        self.conf_state = snapshot.conf_state.clone();
+        self.members = VecDeque::from([(snapshot.index, snapshot.conf_state.clone())]);
         self.snapshot = Some(snapshot);
     }
 
-    /// Takes note of a snapshot of the member's own state up to `index`, which is in the log.
-    pub fn set_snapshot(&mut self, index: u64) -> SnapshotMeta {
-        let term = self.term_at(index).expect("a snapshot is taken of entries in the log");
-        let snapshot = SnapshotMeta { index, term, conf_state: self.conf_state.clone() };
-        self.snapshot = Some(snapshot.clone());
-        snapshot
+    /// What a snapshot of the state up to `index` covers. `None` if the log does not know any
+    /// more: a later snapshot is there.
+    pub fn snapshot_meta(&self, index: u64) -> Option<SnapshotMeta> {
+        let term = self.term_at(index).ok()?;
+        let (_, members) = self.members.iter().rev().find(|(since, _)| *since <= index)?;
+        Some(SnapshotMeta { index, term, conf_state: members.clone() })
+    }
+
+    /// Takes note of a snapshot of the member's own state.
+    pub fn set_snapshot(&mut self, snapshot: SnapshotMeta) {
+        let later = self.members.partition_point(|(since, _)| *since <= snapshot.index);
+        self.members.drain(..later.saturating_sub(1));
+        self.snapshot = Some(snapshot);
     }
 
     /// Forgets the entries up to and including `up_to`, if there are any.
@@ -98,7 +124,7 @@ impl Log {
 impl raft::Storage for Log {
     fn initial_state(&self) -> raft::Result<RaftState> {
         let hard_state = convert::hard_state_to_raft(&self.hard_state);
-        Ok(RaftState { hard_state, conf_state: convert::conf_state_to_raft(&self.conf_state) })
+        Ok(RaftState { hard_state, conf_state: convert::conf_state_to_raft(self.members()) })
     }
 
     fn entries(
@@ -137,11 +163,17 @@ impl raft::Storage for Log {
         Ok(self.last())
     }
 
-    fn snapshot(&self, request_index: u64, _: u64) -> raft::Result<eraftpb::Snapshot> {
-        match &self.snapshot {
-            Some(snapshot) if snapshot.index >= request_index => Ok(convert::snapshot_to_raft(snapshot)),
-            _ => Err(StorageError::SnapshotTemporarilyUnavailable.into()),
+    /// The raft crate refuses a snapshot that is older than the receiver's membership. So the
+    /// receiver is said to be one of its learners: that gives it no say in anything, and when it
+    /// comes to the entry that adds it, the members are again those that everyone has.
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<eraftpb::Snapshot> {
+        let snapshot = self.snapshot.as_ref().filter(|snapshot| snapshot.index >= request_index);
+        let mut snapshot = snapshot.ok_or(StorageError::SnapshotTemporarilyUnavailable)?.clone();
+        if !members::include(&snapshot.conf_state, to) {
+            snapshot.conf_state.learners.push(to);
+            snapshot.conf_state.learners.sort_unstable();
         }
+        Ok(convert::snapshot_to_raft(&snapshot))
     }
 }
 
@@ -195,8 +227,39 @@ mod tests {
     fn a_snapshot_is_offered_if_it_reaches_far_enough() {
         let mut log = log();
         assert!(log.snapshot(0, 2).is_err(), "there is none");
-        log.set_snapshot(6);
+        log.set_snapshot(log.snapshot_meta(6).unwrap());
         assert_eq!(log.snapshot(6, 2).unwrap().get_metadata().term, 3);
         assert!(log.snapshot(7, 2).is_err());
+    }
+
+    #[test]
+    fn a_snapshot_is_for_everyone_who_needs_one() {
+        let mut log = log();
+        log.set_members(2, ConfState { learners: vec![9], ..ConfState::of_voters([1, 2]) });
+        log.set_snapshot(log.snapshot_meta(6).unwrap());
+        let learners = |to| log.snapshot(0, to).unwrap().get_metadata().get_conf_state().learners.clone();
+        for member in [1, 2, 9] {
+            assert_eq!(learners(member), [9]);
+        }
+        assert_eq!(learners(5), [5, 9], "it was added later");
+        assert_eq!(log.snapshot_meta(6).unwrap().conf_state.learners, [9]);
+    }
+
+    #[test]
+    fn a_snapshot_has_the_members_of_its_time() {
+        let mut log = log();
+        log.set_members(4, ConfState::of_voters([1, 2]));
+        log.set_members(7, ConfState::of_voters([1, 2, 3]));
+        let voters = |log: &Log, index| log.snapshot_meta(index).map(|meta| meta.conf_state.voters);
+        for (index, expected) in [(3, vec![]), (4, vec![1, 2]), (6, vec![1, 2]), (7, vec![1, 2, 3])] {
+            assert_eq!(voters(&log, index), Some(expected), "as of {index}");
+        }
+        assert_eq!(voters(&log, 11), None, "there is no such entry");
+        for _ in 0..2 {
+            log.set_snapshot(log.snapshot_meta(6).unwrap());
+            assert_eq!(voters(&log, 6), Some(vec![1, 2]));
+            assert_eq!(voters(&log, 3), None, "before the snapshot nobody knows");
+            assert_eq!(log.members().voters, [1, 2, 3]);
+        }
     }
 }

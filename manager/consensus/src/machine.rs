@@ -3,25 +3,33 @@
 //! How one call runs: every event is given to raft; then, as long as raft has something ready, one
 //! step ("Ready") is taken out of it and turned into effects. Raft goes on at once, before the
 //! step's write is durable (its asynchronous way); [`Writes`] holds back what must wait.
+//!
+//! `machine/proposing.rs`, `receiving.rs`, `changing.rs` and `reading.rs` have the events that need
+//! more than a line.
 
-use raft::{RawNode, SnapshotStatus, StateRole, eraftpb};
+use raft::{
+    RawNode, SnapshotStatus, StateRole,
+    eraftpb::{self, EntryType},
+};
 use slog::{Discard, Logger, o};
 
 use crate::{
-    Config, DropReason, Effect, Event, HardState, Message, MessageKind, Persist, Proposal, Restored, Result,
-    Role, convert,
+    Committed, ConfState, Config, Effect, EntryKind, Event, HardState, Message, Persist, Restored, Result,
+    Role, SnapshotMeta, convert,
     election::ElectionTimeouts,
     log::Log,
     proposals::Proposals,
     writes::{Write, Writes},
 };
 
+mod changing;
+mod proposing;
+mod reading;
+mod receiving;
+
+pub use changing::Peer;
+
 /// One member of the group.
-///
-/// # Panics
-/// The raft crate panics when another member claims what cannot be, such as a commit index this
-/// member's log never reached: it lost its disk and came back under its old id. Nothing can be
-/// trusted then, and the process must end.
 pub struct Machine {
     node: RawNode<Log>,
     config: Config,
@@ -34,11 +42,14 @@ pub struct Machine {
     /// The last entry given out to be applied, or covered by a snapshot to be loaded.
     handed_out: u64,
     reported: Option<(u64, Role, Option<u64>)>,
+    /// [`Effect::Fatal`] was given out.
+    stopped: bool,
 }
 
 impl Machine {
     /// Makes a member of what it had on its disk, and its first effects. The only voter of a
-    /// group campaigns at once; it leads as soon as its first write is done.
+    /// group campaigns as soon as every change of members it knows to be committed is applied,
+    /// which is at once if there is none; it leads as soon as its first write is done.
     ///
     /// # Errors
     /// If the settings do not work, or no member can have written what was restored.
@@ -49,7 +60,6 @@ impl Machine {
         settings.validate().map_err(|error| crate::Error::Config(error.to_string()))?;
         let hard_state = restored.known_hard_state();
         let written = restored.hard_state;
-        let alone = restored.conf_state.voters == [config.id];
         let node = RawNode::new(&settings, Log::new(restored), &Logger::root(Discard, o!()))
             .map_err(|error| crate::Error::Config(error.to_string()))?;
         let mut machine = Self {
@@ -62,11 +72,9 @@ impl Machine {
             written,
             handed_out: applied,
             reported: None,
+            stopped: false,
         };
-        if alone {
-            let campaign = machine.node.campaign();
-            campaign.expect("a voter whose log is on its disk can always campaign");
-        }
+        machine.campaign_if_alone();
         machine.set_election_timeout();
         let mut effects = Vec::new();
         machine.collect(&mut effects);
@@ -83,15 +91,36 @@ impl Machine {
     ///
     /// # Panics
     /// If [`Event::Persisted`], [`Event::Applied`] or [`Event::Snapshotted`] claims something the
-    /// machine never asked for. Repeating one is harmless.
+    /// machine never asked for. Repeating one is harmless. No [`Event::Message`] makes it panic.
     pub fn on_all(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
         let mut effects = Vec::new();
         for event in events {
+            if self.stopped {
+                return effects;
+            }
             self.take(event, &mut effects);
             self.set_election_timeout();
         }
+        self.campaign_if_alone();
         self.collect(&mut effects);
+        self.set_election_timeout();
         effects
+    }
+
+    /// The members as of the last entry handed out; at the start, as of the restored snapshot.
+    pub fn members(&self) -> &ConfState {
+        self.node.store().members()
+    }
+
+    /// What a snapshot of the state covers that has applied everything up to `index`, and nothing
+    /// after it. `None` if that is not known any more: a later snapshot is there already.
+    ///
+    /// # Panics
+    /// If the entry at `index` was not handed out yet.
+    pub fn snapshot_meta(&self, index: u64) -> Option<SnapshotMeta> {
+        let handed_out = self.handed_out;
+        assert!(index <= handed_out, "a snapshot of entry {index}, only {handed_out} are committed");
+        self.node.store().snapshot_meta(index)
     }
 
     fn take(&mut self, event: Event, effects: &mut Vec<Effect>) {
@@ -102,14 +131,16 @@ impl Machine {
                 }
             }
             Event::Propose(proposals) => self.propose(proposals, effects),
-            Event::Message(message) => self.receive(message),
+            Event::ChangeMembers { id, change } => self.change_members(id, change, effects),
+            Event::TransferLeader { to } => self.transfer_leader(to),
+            Event::Message(message) => self.receive(message, effects),
             Event::Persisted { number } => {
                 for write in self.writes.finish(number) {
                     self.finish(write, effects);
                 }
             }
             Event::Applied { index } => self.applied(index),
-            Event::ReadIndex { ctx } => self.node.read_index(self.read_key(ctx).into()),
+            Event::ReadIndex { ctx } => self.read_index(ctx),
             Event::Snapshotted { index } => self.snapshotted(index, effects),
             Event::SnapshotSent { to, delivered } => {
                 let status = if delivered { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
@@ -129,84 +160,69 @@ impl Machine {
 
     /// Raft takes it for granted that a member's whole log is durable when it asks for votes, and
     /// that a snapshot it received is loaded. A member with a slow disk waits; it would make a
-    /// bad leader anyway.
+    /// bad leader anyway. Raft itself waits for changes of members that are committed and not
+    /// applied.
     fn may_campaign(&self) -> bool {
         let log = &self.node.raft.raft_log;
         log.persisted == log.last_index()
     }
 
-    fn propose(&mut self, proposals: Vec<Proposal>, effects: &mut Vec<Effect>) {
-        let (proposals, empty): (Vec<_>, Vec<_>) =
-            proposals.into_iter().partition(|proposal| !proposal.data.is_empty());
-        drop_all(empty.iter().map(|proposal| proposal.id), DropReason::Empty, effects);
-        let ids: Vec<u64> = proposals.iter().map(|proposal| proposal.id).collect();
-        if ids.is_empty() {
+    /// The only voter need not wait for anyone's silence.
+    fn campaign_if_alone(&mut self) {
+        let ConfState { voters, voters_outgoing, .. } = self.members();
+        let alone = *voters == [self.config.id] && voters_outgoing.is_empty();
+        if !alone || self.is_leader() || !self.may_campaign() {
             return;
         }
-        // A follower of the raft crate would forward it to the leader and never hear of it again.
-        if !self.is_leader() {
-            return drop_all(ids, DropReason::NotLeader { leader: self.leader() }, effects);
+        let log = &self.node.raft.raft_log;
+        if self.node.store().members_since() <= log.applied {
+            let campaign = self.node.campaign();
+            campaign.expect("a voter whose log is on its disk can always campaign");
         }
-        let entries: Vec<_> = proposals
-            .into_iter()
-            .map(|proposal| eraftpb::Entry { data: proposal.data, ..Default::default() })
-            .collect();
-        let message = eraftpb::Message {
-            msg_type: eraftpb::MessageType::MsgPropose,
-            from: self.config.id,
-            entries: entries.into(),
-            ..Default::default()
-        };
-        let first = self.node.raft.raft_log.last_index() + 1;
-        match self.node.raft.step(message) {
-            Ok(()) => {
-                for (index, id) in (first..).zip(ids) {
-                    self.proposals.insert(index, self.node.raft.term, id);
-                }
-            }
-            Err(_) => drop_all(ids, DropReason::Busy, effects),
-        }
-    }
-
-    fn receive(&mut self, message: Message) {
-        let reads = matches!(message.kind, MessageKind::ReadIndex | MessageKind::ReadIndexResponse);
-        let useless = message.to != self.config.id
-            || (reads && message.entries.len() != 1)
-            || (message.kind == MessageKind::TimeoutNow && !self.may_campaign());
-        if useless {
-            return;
-        }
-        // The only error is an answer from someone who is not in the group: it means nothing.
-        let _ = self.node.step(convert::message_to_raft(message));
     }
 
     fn applied(&mut self, index: u64) {
         let handed_out = self.handed_out;
         assert!(index <= handed_out, "entry {index} was applied, only {handed_out} are committed");
-        if index > self.node.raft.raft_log.applied {
-            self.node.advance_apply_to(index);
+        if index <= self.node.raft.raft_log.applied {
+            return;
+        }
+        let last = self.node.raft.raft_log.last_index();
+        self.node.advance_apply_to(index);
+        // Raft ends a joint phase with an entry of its own, and forgets to send it.
+        if self.node.raft.raft_log.last_index() > last {
+            self.node.raft.bcast_append();
         }
     }
 
     fn snapshotted(&mut self, index: u64, effects: &mut Vec<Effect>) {
         let applied = self.node.raft.raft_log.applied;
         assert!(index <= applied, "a snapshot of entry {index}, only {applied} are applied");
-        let keep = self.config.keep_entries;
-        let log = self.node.mut_store();
-        if index <= log.snapshot_index() {
+        if index <= self.node.store().snapshot_index() {
             return;
         }
-        let snapshot = log.set_snapshot(index);
-        let up_to = index.saturating_sub(keep);
+        let snapshot = self.snapshot_meta(index);
+        let snapshot = snapshot.expect("the log reaches back to the latest snapshot");
+        let up_to = index.saturating_sub(self.config.keep_entries);
+        let log = self.node.mut_store();
+        log.set_snapshot(snapshot.clone());
         log.compact(up_to);
         effects.push(Effect::Compact { snapshot, up_to });
     }
 
     /// Takes everything out of raft that is ready.
     fn collect(&mut self, effects: &mut Vec<Effect>) {
+        if self.stopped {
+            return;
+        }
         self.report_role(effects);
-        while self.node.has_ready() {
+        while !self.stopped && self.node.has_ready() {
             self.step(effects);
+            if self.stopped {
+                return;
+            }
+            // A leader that hands out its own removal leads no more.
+            self.report_role(effects);
         }
     }
 
@@ -232,18 +248,18 @@ impl Machine {
         self.hard_state = hard_state;
         let snapshot = convert::snapshot_from_raft(ready.snapshot());
         if let Some(snapshot) = &snapshot {
-            self.node.mut_store().install(snapshot.clone());
-            self.proposals.cover(snapshot.index, effects);
-            self.handed_out = snapshot.index;
+            self.install(snapshot, effects);
         }
         let entries = ready.take_entries();
         self.node.mut_store().append(&entries);
         let early = from_raft(ready.take_messages());
         let late = from_raft(ready.take_persisted_messages());
         let committed = ready.take_committed_entries();
+        // Members that left are not there to tell again what is committed.
+        let changes = committed.iter().any(|entry| entry.entry_type != EntryType::EntryNormal);
         let mut write = Write {
             number: ready.number(),
-            asked: ready.must_sync(),
+            asked: ready.must_sync() || (changes && self.hard_state != self.written),
             votes,
             snapshot: snapshot.as_ref().map(|snapshot| snapshot.index),
             messages: late,
@@ -260,7 +276,11 @@ impl Machine {
         } else {
             send(early, effects);
         }
-        self.apply(committed, effects);
+        self.hand_out(committed, effects);
+        if self.stopped {
+            // As if it had crashed before the write: nothing that depends on it was said.
+            return;
+        }
         if write.asked {
             let hard_state = Some(hard_state).filter(|new| *new != self.written);
             self.written = self.hard_state;
@@ -272,14 +292,33 @@ impl Machine {
         }
     }
 
-    fn apply(&mut self, committed: Vec<eraftpb::Entry>, effects: &mut Vec<Effect>) {
-        let Some(last) = committed.last() else { return };
-        self.handed_out = last.index;
-        let committed = committed
-            .into_iter()
-            .map(|entry| self.proposals.commit(convert::entry_from_raft(entry), effects))
-            .collect();
-        effects.push(Effect::Apply(committed));
+    fn install(&mut self, snapshot: &SnapshotMeta, effects: &mut Vec<Effect>) {
+        let changed = *self.members() != snapshot.conf_state;
+        self.node.mut_store().install(snapshot.clone());
+        self.proposals.cover(snapshot.index, effects);
+        self.handed_out = snapshot.index;
+        if changed {
+            effects.push(Effect::Members { index: snapshot.index, members: snapshot.conf_state.clone() });
+        }
+    }
+
+    fn hand_out(&mut self, committed: Vec<eraftpb::Entry>, effects: &mut Vec<Effect>) {
+        let mut handed_out = Vec::with_capacity(committed.len());
+        for entry in committed {
+            let entry = convert::entry_from_raft(entry);
+            if entry.kind == EntryKind::Membership
+                && let Err(fatal) = self.change(&entry, effects)
+            {
+                self.stop(*fatal, effects);
+                return;
+            }
+            self.handed_out = entry.index;
+            let proposal = self.proposals.commit(&entry, effects);
+            handed_out.push(Committed { entry, proposal });
+        }
+        if !handed_out.is_empty() {
+            effects.push(Effect::Apply(handed_out));
+        }
     }
 
     /// A step is durable.
@@ -292,31 +331,11 @@ impl Machine {
         send(write.messages, effects);
     }
 
-    /// Tells this run's reads from those of other members and of earlier runs, whose answers may
-    /// still be on their way.
-    fn read_key(&self, ctx: u64) -> [u8; 24] {
-        let mut key = [0; 24];
-        for (part, value) in key.chunks_exact_mut(8).zip([self.config.id, self.config.seed, ctx]) {
-            part.copy_from_slice(&value.to_le_bytes());
-        }
-        key
-    }
-
-    fn read_ready(&self, read: &raft::ReadState) -> Option<Effect> {
-        let ctx = read.request_ctx.last_chunk().map(|ctx| u64::from_le_bytes(*ctx))?;
-        let ours = read.request_ctx == self.read_key(ctx);
-        ours.then_some(Effect::ReadReady { ctx, index: read.index })
-    }
-
     fn set_election_timeout(&mut self) {
         let raft = &mut self.node.raft;
         let ticks = self.timeouts.draw(raft.term, raft.state);
         raft.set_randomized_election_timeout(ticks);
     }
-}
-
-fn drop_all(ids: impl IntoIterator<Item = u64>, reason: DropReason, effects: &mut Vec<Effect>) {
-    effects.extend(ids.into_iter().map(|proposal| Effect::Dropped { proposal, reason }));
 }
 
 fn from_raft(messages: Vec<eraftpb::Message>) -> Vec<Message> {

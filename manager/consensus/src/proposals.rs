@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Committed, DropReason, Effect, Entry};
+use crate::{DropReason, Effect, Entry};
 
 /// The proposals that were given a place in the log, by index and term of that place. A place can
 /// be given twice, in different terms, when a leader lost its office and won it again.
@@ -16,7 +16,7 @@ impl Proposals {
     }
 
     /// The entry is committed: finds its proposal, and drops those that wanted its place.
-    pub fn commit(&mut self, entry: Entry, effects: &mut Vec<Effect>) -> Committed {
+    pub fn commit(&mut self, entry: &Entry, effects: &mut Vec<Effect>) -> Option<u64> {
         let mut proposal = None;
         for ((index, term), id) in self.take_up_to(entry.index) {
             if (index, term) == (entry.index, entry.term) {
@@ -25,7 +25,7 @@ impl Proposals {
                 effects.push(Effect::Dropped { proposal: id, reason: DropReason::Superseded });
             }
         }
-        Committed { entry, proposal }
+        proposal
     }
 
     /// A snapshot replaces the log up to `index`: what became of those entries cannot be known.
@@ -33,6 +33,13 @@ impl Proposals {
         for (_, proposal) in self.take_up_to(index) {
             effects.push(Effect::Dropped { proposal, reason: DropReason::Unknown });
         }
+    }
+
+    /// The entry at `index` removed the member from the group: it will not hear what becomes of
+    /// the entries after it.
+    pub fn give_up_after(&mut self, index: u64, effects: &mut Vec<Effect>) {
+        let rest = self.0.split_off(&(index + 1, 0)).into_values();
+        effects.extend(rest.map(|proposal| Effect::Dropped { proposal, reason: DropReason::Unknown }));
     }
 
     fn take_up_to(&mut self, index: u64) -> BTreeMap<(u64, u64), u64> {
@@ -51,7 +58,7 @@ mod tests {
     fn commit(proposals: &mut Proposals, index: u64, term: u64) -> (Option<u64>, Vec<Effect>) {
         let mut effects = Vec::new();
         let entry = Entry { index, term, kind: EntryKind::Command, data: Bytes::from_static(b"x") };
-        (proposals.commit(entry, &mut effects).proposal, effects)
+        (proposals.commit(&entry, &mut effects), effects)
     }
 
     fn dropped(proposal: u64, reason: DropReason) -> Effect {

@@ -16,9 +16,11 @@ pub mod reason;
 pub mod reconcile;
 pub mod scheduler;
 pub mod state;
+pub mod steady;
 
 pub use liveness::Liveness;
 pub use reason::reason;
-pub use reconcile::{Plan, reap, reconcile_replicated};
+pub use reconcile::{Plan, reap, reconcile_level, reconcile_replicated};
 pub use scheduler::{Placement, Refusals, schedule, schedule_up_to};
-pub use state::{Answer, Applied, Change, Cluster, Command, NewTask, Outcome, Refusal, State};
+pub use state::{Answer, Applied, Change, Cluster, Command, Digest, LEVEL, NewTask, Outcome, Refusal, State};
+pub use steady::Steady;

@@ -7,12 +7,14 @@
 //! refused.
 
 pub(crate) mod backoff;
+mod level;
 mod reap;
 mod replicated;
 
 use std::time::Duration;
 
 use crate::state::Command;
+pub use level::reconcile_level;
 pub use reap::reap;
 pub use replicated::reconcile_replicated;
 

@@ -8,9 +8,11 @@ mod address;
 mod apply;
 mod cluster;
 mod command;
+mod digest;
 mod fit;
 mod index;
 mod invariants;
+mod level;
 mod outcome;
 mod parts;
 mod query;
@@ -24,10 +26,12 @@ use warren_types::{Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp};
 pub use address::capacity;
 pub use cluster::Cluster;
 pub use command::{Command, NewTask};
+pub use digest::Digest;
 pub use fit::Usage;
 pub use index::Counts;
 pub(crate) use index::Index;
 pub use invariants::Broken;
+pub use level::LEVEL;
 pub use outcome::{Answer, Change, Outcome};
 pub use parts::Parts;
 pub use query::{HEARTBEAT, SYNC};
@@ -48,7 +52,7 @@ pub struct State {
     applied: Applied,
     /// The newest time that any command brought; time never goes back.
     clock: Timestamp,
-    /// Raised by a command once every member supports it; gates changed meaning. Nothing is gated yet.
+    /// Which meaning of the commands holds: see [`LEVEL`].
     level: u32,
     /// `None` until `CreateCluster`.
     cluster: Option<Arc<Cluster>>,
@@ -60,6 +64,8 @@ pub struct State {
     /// Per node, which of its addresses is tried next; rotates, so that a freed address rests.
     cursors: OrdMap<NodeId, u32>,
     index: Index,
+    /// Of all objects and cursors, for the digest.
+    sum: digest::Sum,
 }
 
 impl State {
@@ -78,7 +84,7 @@ impl State {
         self.clock
     }
 
-    /// What all members have agreed to support.
+    /// Which meaning of the commands holds, as all members have agreed: see [`LEVEL`].
     pub fn level(&self) -> u32 {
         self.level
     }

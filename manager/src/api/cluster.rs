@@ -38,6 +38,9 @@ impl cluster_server::Cluster for Api {
             ranges: cluster.ranges.iter().map(ToString::to_string).collect(),
             created_at: cluster.created_at.0,
             tasks_running: state.services().map(|service| state.counts(&service.id).running).sum(),
+            log_engine: self.log_engine.to_string(),
+            log_held: published.held.as_ref().map(|held| held.why.to_string()).unwrap_or_default(),
+            log_held_since: published.held.as_ref().map(|held| held.since.0),
         }))
     }
 

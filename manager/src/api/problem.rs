@@ -5,7 +5,7 @@ use warren_core::Refusal;
 use warren_proto::status::Problem;
 use warren_types::{Violation, Violations};
 
-use crate::store::ProposeError;
+use crate::store::{Doubt, ProposeError};
 
 /// What can be answered to a caller.
 pub trait IntoProblem {
@@ -55,10 +55,16 @@ impl IntoProblem for Refusal {
 
 impl IntoProblem for ProposeError {
     fn into_problem(self) -> Problem {
-        let (code, reason) = match self {
-            ProposeError::Rejected(refusal) => return refusal.into_problem(),
+        let (code, reason) = match &self {
+            ProposeError::Rejected(refusal) => return refusal.clone().into_problem(),
             ProposeError::NotLeader => (Code::Unavailable, "NOT_LEADER"),
-            ProposeError::Unconfirmed(_) => (Code::DeadlineExceeded, "UNCONFIRMED"),
+            ProposeError::Unconfirmed(Doubt::Late(_) | Doubt::Held(..)) => {
+                (Code::DeadlineExceeded, "UNCONFIRMED")
+            }
+            ProposeError::Unconfirmed(Doubt::Overtaken | Doubt::Ended) => (Code::Unavailable, "UNCONFIRMED"),
+            // Trying again in a moment does not make room.
+            ProposeError::Held(held) if held.full => (Code::ResourceExhausted, "DISK_FULL"),
+            ProposeError::Held(_) => (Code::Unavailable, "DISK_FAILS"),
             ProposeError::Busy => (Code::ResourceExhausted, "BUSY"),
             ProposeError::Stopping => (Code::Unavailable, "STOPPING"),
             ProposeError::Log(_) => (Code::Unavailable, "LOG"),

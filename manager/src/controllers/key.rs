@@ -5,6 +5,8 @@ use warren_types::ServiceId;
 /// One thing to look at again. In the order in which a sweep wakes them: what concerns everything comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
+    /// Do all members support a higher level than the cluster has?
+    Level,
     /// Is a node silent for too long?
     Liveness,
     /// Are there tasks without a node?

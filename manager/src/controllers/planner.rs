@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use warren_control::Outcome;
-use warren_core::{Liveness, Plan, reap, reconcile_replicated, schedule};
+use warren_core::{LEVEL, Liveness, Plan, reap, reconcile_level, reconcile_replicated, schedule};
 use warren_types::Timestamp;
 
 use super::Refusals;
@@ -16,6 +16,9 @@ use crate::store::{ProposeError, Published, Store};
 
 /// A node that is down is looked at this often, whether it came back.
 const LISTEN: Duration = Duration::from_secs(1);
+
+/// While the log cannot be written, plans are tried this often.
+const HELD: Duration = Duration::from_secs(1);
 
 /// What the planning loop needs. One per manager; only a leader's does anything.
 pub struct Planner {
@@ -45,6 +48,8 @@ impl Planner {
         }
         let now = self.clock.now();
         let plan = match key {
+            // This manager is the only member.
+            Key::Level => reconcile_level(&published.state, [LEVEL]),
             Key::Replicas(id) => reconcile_replicated(&published.state, &id, now),
             Key::Reap(id) => reap(&published.state, &id),
             Key::Schedule => self.schedule(&published, now),
@@ -81,6 +86,8 @@ impl Planner {
                 // A plan made on an older state: what changed since has woken the key again.
                 Ok(_) | Err(ProposeError::Rejected(_) | ProposeError::NotLeader | ProposeError::Stopping) => {
                 }
+                // Told where it was noticed; every key would tell it again.
+                Err(ProposeError::Held(_)) => return Outcome::RecheckAfter(HELD),
                 Err(error) => return Outcome::Failed(error.into()),
             }
         }

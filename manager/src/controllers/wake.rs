@@ -56,7 +56,7 @@ impl Waker {
         let services = published.state.services_after(None).map(|service| service.id);
         let keys = services.flat_map(|id| [Key::Replicas(id), Key::Reap(id)]);
         self.wake_scheduler();
-        self.wake(keys.chain([Key::Liveness]).collect());
+        self.wake(keys.chain([Key::Level, Key::Liveness]).collect());
     }
 
     fn wake_changed(&self, published: &Published, batches: &[Batch]) {
@@ -74,7 +74,9 @@ impl Waker {
                 Change::Assignment(id) => {
                     nodes.insert(id);
                 }
-                Change::Cluster => {}
+                Change::Cluster => {
+                    keys.insert(Key::Level);
+                }
             }
         }
         if places_changed || !keys.is_empty() {

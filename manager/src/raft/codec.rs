@@ -1,11 +1,16 @@
-//! Commands and objects as bytes on disk. Versioned protobuf, additive; what cannot be read stops the manager.
+//! Commands and objects as bytes on disk: protobuf, additive, with golden files of every level beside the
+//! tests.
+//!
+//! What this version does not know all of stops the manager. That is more than protobuf does, which skips
+//! fields that it has no name for: a member that did so would apply less than the others, and differ from
+//! then on without a word. So whatever is read is written again, and must give the same bytes.
 
 mod object;
 mod read;
 mod write;
 
 use prost::Message;
-use warren_core::Command;
+use warren_core::{Command, LEVEL};
 use warren_proto::v1;
 use warren_types::Violations;
 
@@ -22,11 +27,25 @@ pub enum CodecError {
         /// Where it broke.
         source: prost::DecodeError,
     },
-    /// Protobuf, but of a kind that this version does not know.
-    #[error("{0} is of a newer version of Warren; install that version and start again")]
+    /// Protobuf, but of a kind or with a field that this version does not know.
+    #[error(
+        "{0} holds what this version of Warren does not know, so a newer one wrote it; install that version and \
+         start again"
+    )]
     Unknown(&'static str),
-    /// Protobuf with a field that cannot be.
-    #[error("{what} is damaged: {violations}")]
+    /// The cluster was raised to a level that came after this version.
+    #[error(
+        "{what} is of level {found} and this version of Warren supports levels up to {LEVEL}; install a newer \
+         version and start again"
+    )]
+    Level {
+        /// What was read.
+        what: &'static str,
+        /// The level in it.
+        found: u32,
+    },
+    /// Protobuf with a value that this version does not know, or that cannot be.
+    #[error("{what} cannot be read: {violations}; install the newest version of Warren that ran here")]
     Field {
         /// What was read.
         what: &'static str,
@@ -47,8 +66,20 @@ pub fn encode(command: &Command) -> Vec<u8> {
 pub fn decode(bytes: &[u8]) -> Result<Command, CodecError> {
     const WHAT: &str = "a command in the log";
     let wire = v1::Command::decode(bytes).map_err(|source| CodecError::Damaged { what: WHAT, source })?;
+    if wire.encode_to_vec() != bytes {
+        return Err(CodecError::Unknown(WHAT));
+    }
     let command = wire.command.ok_or(CodecError::Unknown(WHAT))?;
-    read::command(command).map_err(|violations| CodecError::Field { what: WHAT, violations })
+    let command =
+        read::command(command).map_err(|violations| CodecError::Field { what: WHAT, violations })?;
+    if let Command::CreateCluster { level, .. } | Command::RaiseLevel { level, .. } = command {
+        supported(WHAT, level)?;
+    }
+    Ok(command)
+}
+
+fn supported(what: &'static str, level: u32) -> Result<(), CodecError> {
+    if level > LEVEL { Err(CodecError::Level { what, found: level }) } else { Ok(()) }
 }
 
 #[cfg(test)]

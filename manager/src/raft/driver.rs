@@ -2,7 +2,11 @@
 //!
 //! One durable write holds everything that waited for it: while a write is under way, proposals gather in the queue,
 //! and the next write takes them all. Answers go out after the new state was published, so whoever has an answer sees
-//! its effect. A log that cannot be written ends the driver, and with it the manager.
+//! its effect.
+//!
+//! While the log cannot be written (see [`keeper`]) the driver is like one whose write takes long: the machine hears of
+//! nothing, not even of time, what it asked for waits in order, and reading goes on. Only new proposals are answered,
+//! with the reason. An error that waiting cannot heal ends the driver, and with it the manager.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,12 +18,17 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use warren_consensus::{Committed, DropReason, Effect, EntryKind, Event, Machine, Role as RaftRole};
 use warren_core::{Applied, Outcome, State};
-use warren_log::{DataDir, LogStore};
+use warren_log::DataDir;
+use warren_security::seal::Keyring;
 
-use super::codec::{self, CodecError};
+use self::again::{Again, at};
+use self::compaction::Compaction;
+pub use self::error::DriverError;
+use self::keeper::{Keeper, Write};
+use super::codec;
 use super::disk;
 use super::snapshot::{Snapshotter, Written};
-use crate::store::{Batch, LogCost, Proposal, ProposeError, Published, Publisher, Role};
+use crate::store::{Batch, Doubt, Proposal, ProposeError, Published, Publisher, Role};
 
 /// How often raft's clock ticks.
 pub const TICK: Duration = Duration::from_millis(50);
@@ -28,28 +37,6 @@ const MAX_BATCH: usize = 4096;
 /// Old states that may wait to be dropped; further ones are dropped by the driver, which slows it down as it must.
 const GRAVES: usize = 64;
 
-/// Why a driver ended other than by being told to.
-#[derive(Debug, thiserror::Error)]
-pub enum DriverError {
-    /// The log or a snapshot could not be written. What was acknowledged before is safe.
-    #[error("the log cannot be written, so this manager stops: {0}")]
-    Log(#[from] warren_log::Error),
-    /// The log holds what this version cannot read.
-    #[error("entry {index} of the log: {source}")]
-    Entry {
-        /// The entry.
-        index: u64,
-        /// What is wrong with it.
-        source: CodecError,
-    },
-    /// Raft asks for something that a single manager never does.
-    #[error("raft asked for {0}, which this version of Warren does not do")]
-    Unsupported(&'static str),
-    /// A bug, or a log that contradicts itself.
-    #[error("the raft thread ended by a panic, so this manager stops; its last message says why")]
-    Panicked,
-}
-
 type Reply = oneshot::Sender<Result<Outcome, ProposeError>>;
 
 /// What a driver is made from.
@@ -57,7 +44,9 @@ pub struct Parts {
     /// The machine and the effects it began with.
     pub machine: (Machine, Vec<Effect>),
     /// The log it was restored from.
-    pub log: Box<dyn LogStore>,
+    pub log: Keeper,
+    /// Seals what is written to it.
+    pub keyring: Arc<Keyring>,
     /// Writes snapshots beside the driver.
     pub snapshotter: Snapshotter,
     /// The state as of the latest snapshot.
@@ -73,8 +62,16 @@ pub struct Parts {
 /// Executes effects. See the module's text.
 pub struct Driver {
     machine: Machine,
-    log: Box<dyn LogStore>,
+    log: Keeper,
+    keyring: Arc<Keyring>,
+    /// Goes on by one part with each event.
+    compaction: Option<Compaction>,
+    /// What the machine asked for and is not done yet, in order. Empty unless the log is held.
+    work: VecDeque<Effect>,
+    /// What the machine is told when all of that is done.
+    done: Vec<Event>,
     snapshotter: Snapshotter,
+    snapshot_again: Again,
     state: State,
     publisher: Publisher,
     proposals: mpsc::Receiver<Proposal>,
@@ -123,12 +120,18 @@ async fn run(
     graveyard: SyncSender<Arc<Published>>,
     stop: CancellationToken,
 ) -> Result<(), DriverError> {
-    let Parts { machine: (machine, first), log, snapshotter, state, publisher, proposals, data_dir } = parts;
+    let Parts { machine: (machine, first), log, keyring, snapshotter, state, publisher, proposals, data_dir } =
+        parts;
     let applied = (state.applied().term, state.applied().index);
     let mut driver = Driver {
         machine,
         log,
+        keyring,
+        compaction: None,
+        work: first.into(),
+        done: Vec::new(),
         snapshotter,
+        snapshot_again: Again::default(),
         state,
         publisher,
         proposals,
@@ -140,23 +143,27 @@ async fn run(
         graveyard,
         _data_dir: data_dir,
     };
-    let result = driver.drive(first, &stop).await;
+    let result = driver.drive(&stop).await;
     driver.abandon(result.as_ref().err()).await;
     result
 }
 
 impl Driver {
-    async fn drive(&mut self, first: Vec<Effect>, stop: &CancellationToken) -> Result<(), DriverError> {
-        self.settle(first)?;
+    async fn drive(&mut self, stop: &CancellationToken) -> Result<(), DriverError> {
+        self.settle()?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut waiting = Vec::new();
         loop {
+            let held = self.log.due();
+            let idle = held.is_none();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                _ = tick.tick() => self.on(Event::Tick)?,
-                written = self.snapshotter.written() => self.snapshot_written(written?)?,
+                () = at(held) => self.retry()?,
+                _ = tick.tick(), if idle => self.on(Event::Tick)?,
+                written = self.snapshotter.written(), if idle => self.snapshot_ended(written)?,
+                () = at(self.snapshot_again.due()), if idle => self.start_snapshot(),
                 count = self.proposals.recv_many(&mut waiting, MAX_BATCH) => {
                     if count == 0 {
                         return Ok(());
@@ -164,15 +171,23 @@ impl Driver {
                     self.propose(std::mem::take(&mut waiting))?;
                 }
             }
+            self.go_on_compacting()?;
         }
     }
 
     fn on(&mut self, event: Event) -> Result<(), DriverError> {
-        let effects = self.machine.on(event);
-        self.settle(effects)
+        self.done.push(event);
+        self.settle()
     }
 
     fn propose(&mut self, proposals: Vec<Proposal>) -> Result<(), DriverError> {
+        if let Some(held) = self.log.held() {
+            for Proposal { reply, .. } in proposals {
+                // The caller may have given up waiting.
+                let _ = reply.send(Err(ProposeError::Held(held.clone())));
+            }
+            return Ok(());
+        }
         let mut batch = Vec::with_capacity(proposals.len());
         for Proposal { command, reply } in proposals {
             let id = self.next_proposal;
@@ -183,16 +198,54 @@ impl Driver {
         self.on(Event::Propose(batch))
     }
 
-    /// Executes effects, and those that follow from them, in order; then tells everyone.
-    fn settle(&mut self, effects: Vec<Effect>) -> Result<(), DriverError> {
-        let mut effects = VecDeque::from(effects);
-        while let Some(effect) = effects.pop_front() {
-            if let Some(event) = self.execute(effect)? {
-                effects.extend(self.machine.on(event));
+    /// Executes what is to be done, and what follows from it, in order, up to a write that has to be held; then tells
+    /// everyone.
+    fn settle(&mut self) -> Result<(), DriverError> {
+        while self.log.held().is_none() {
+            if let Some(effect) = self.work.pop_front() {
+                let event = self.execute(effect)?;
+                self.done.extend(event);
+            } else if self.done.is_empty() {
+                break;
+            } else {
+                // Only now: what the machine asks for next comes after all that it asked for before.
+                self.work.extend(self.machine.on_all(self.done.drain(..)));
             }
         }
         self.publish();
-        self.maybe_snapshot()
+        if self.snapshotter.is_due() && self.snapshot_again.due().is_none() && self.log.held().is_none() {
+            self.start_snapshot();
+        }
+        Ok(())
+    }
+
+    /// Tries the held write again.
+    fn retry(&mut self) -> Result<(), DriverError> {
+        self.news.changed = true;
+        if let Some(write) = self.log.retry()? {
+            let event = self.written(write);
+            self.done.extend(event);
+        }
+        self.settle()
+    }
+
+    fn write(&mut self, write: Write) -> Result<Option<Event>, DriverError> {
+        let written = self.log.write(write)?;
+        self.news.changed |= written.is_none();
+        Ok(written.and_then(|write| self.written(write)))
+    }
+
+    /// A write is durable.
+    fn written(&mut self, write: Write) -> Option<Event> {
+        match write {
+            Write::Append { number, .. } => Some(Event::Persisted { number }),
+            Write::Compact { snapshot, .. } => {
+                if self.compaction.is_none() {
+                    self.snapshotter.remove_older(snapshot);
+                }
+                None
+            }
+        }
     }
 
     fn execute(&mut self, effect: Effect) -> Result<Option<Event>, DriverError> {
@@ -202,8 +255,7 @@ impl Driver {
                     return Err(DriverError::Unsupported("installing another member's snapshot"));
                 }
                 let number = persist.number;
-                self.log.append(&disk::batch(persist))?;
-                Ok(Some(Event::Persisted { number }))
+                self.write(Write::Append { number, batch: disk::batch(persist, &self.keyring)? })
             }
             Effect::Apply(entries) => {
                 let last = entries.last().map(|committed| committed.entry.index);
@@ -213,12 +265,8 @@ impl Driver {
                 Ok(last.map(|index| Event::Applied { index }))
             }
             Effect::Compact { snapshot, up_to } => {
-                self.log.set_snapshot(&snapshot)?;
-                if up_to > 0 {
-                    self.log.compact(up_to)?;
-                }
-                self.snapshotter.remove_older(&snapshot)?;
-                Ok(None)
+                self.compaction = Some(Compaction::new(snapshot, up_to));
+                self.compact()
             }
             Effect::Role { term, role, .. } => {
                 let leader = role == RaftRole::Leader;
@@ -236,6 +284,8 @@ impl Driver {
             Effect::ReadReady { .. } => Ok(None),
             Effect::Send(messages) if messages.is_empty() => Ok(None),
             Effect::Send(_) => Err(DriverError::Unsupported("sending to another manager")),
+            Effect::Members { .. } => Err(DriverError::Unsupported("a change of members")),
+            Effect::Fatal(fatal) => Err(DriverError::Raft(Box::new(fatal))),
         }
     }
 
@@ -266,12 +316,12 @@ impl Driver {
     fn publish(&mut self) {
         let News { changed, batches, answers } = std::mem::take(&mut self.news);
         if changed {
-            let stats = self.log.stats();
             let published = Published {
                 state: self.state.clone(),
                 index: self.applied.1,
                 role: self.role,
-                log: LogCost { writes: stats.durable_writes, bytes: stats.bytes_appended },
+                log: self.log.cost(),
+                held: self.log.held().cloned(),
             };
             let old = self.publisher.publish(published, batches);
             // A full queue gives the state back, and it is dropped here.
@@ -283,28 +333,42 @@ impl Driver {
         }
     }
 
-    fn maybe_snapshot(&mut self) -> Result<(), DriverError> {
-        if self.snapshotter.is_due() {
-            let (term, index) = self.applied;
-            self.snapshotter.start(self.state.clone(), term, index)?;
+    fn start_snapshot(&mut self) {
+        self.snapshot_again.begin();
+        let (_, index) = self.applied;
+        // There is none if a later snapshot exists by now.
+        let Some(meta) = self.machine.snapshot_meta(index) else { return };
+        if let Err(error) = self.snapshotter.start(self.state.clone(), meta) {
+            self.snapshot_again.fail(&error);
         }
-        Ok(())
     }
 
-    fn snapshot_written(&mut self, written: Written) -> Result<(), DriverError> {
-        self.on(Event::Snapshotted { index: written.index })
+    fn snapshot_ended(&mut self, ended: Result<Written, warren_log::Error>) -> Result<(), DriverError> {
+        match ended {
+            Ok(Written { index, .. }) => {
+                self.snapshot_again.succeed();
+                self.on(Event::Snapshotted { index })
+            }
+            Err(error) => {
+                self.snapshot_again.fail(&error);
+                Ok(())
+            }
+        }
     }
 
     /// The driver ends. What was applied is published and answered as ever; nobody will answer the rest.
     async fn abandon(&mut self, error: Option<&DriverError>) {
+        self.log.abandon();
+        self.news.changed = true;
         self.publish();
+        for reply in std::mem::take(&mut self.waiting).into_values() {
+            // The caller may have given up waiting, here and below.
+            let _ = reply.send(Err(ProposeError::Unconfirmed(Doubt::Ended)));
+        }
         let why = match error {
             Some(error) => ProposeError::Log(error.to_string().into()),
             None => ProposeError::Stopping,
         };
-        for reply in std::mem::take(&mut self.waiting).into_values() {
-            let _ = reply.send(Err(why.clone()));
-        }
         // Closed first: then this ends with the last of those that are on their way in.
         self.proposals.close();
         while let Some(Proposal { reply, .. }) = self.proposals.recv().await {
@@ -315,12 +379,20 @@ impl Driver {
 
 fn dropped(reason: DropReason) -> ProposeError {
     match reason {
-        DropReason::NotLeader { .. } | DropReason::Superseded => ProposeError::NotLeader,
-        DropReason::Busy => ProposeError::Busy,
-        DropReason::Unknown => ProposeError::Unconfirmed(Duration::ZERO),
+        DropReason::NotLeader { .. } | DropReason::Superseded | DropReason::Transferring { .. } => {
+            ProposeError::NotLeader
+        }
+        DropReason::Busy | DropReason::ChangePending => ProposeError::Busy,
+        DropReason::InvalidChange(why) => ProposeError::Log(why.to_string().into()),
+        DropReason::Unknown => ProposeError::Unconfirmed(Doubt::Overtaken),
         DropReason::Empty => ProposeError::Log("an empty command was proposed".into()),
     }
 }
 
+mod again;
+mod compaction;
+pub mod error;
+pub mod keeper;
+pub mod known;
 #[cfg(test)]
 mod tests;

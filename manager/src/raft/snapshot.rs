@@ -1,6 +1,7 @@
 //! Snapshots: when one is due, and writing it beside the driver.
 //!
-//! The state is a persistent tree, so a thread can write it from an O(1) clone while later entries are applied.
+//! The state is a persistent tree, so a thread can write it from an O(1) clone while later entries are applied. It is
+//! sealed as a stream, whose place is what the snapshot covers: index u64, term u64, and the members (see [`place`]).
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -10,11 +11,13 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 use warren_core::State;
 use warren_log::{ConfState, Error, SnapshotMeta, Snapshots};
+use warren_security::seal::{Keyring, SealingWriter};
 
 use super::codec;
-use super::driver::DriverError;
 
-/// When a snapshot is due, whichever comes first.
+/// When a snapshot is due, whichever comes first. Both grow with the state: while a snapshot has `n` times `bytes`,
+/// the next is due after `n` times as much. So no more is written in snapshots than about what is written in the log,
+/// however large the state is, and what a start has to replay stays in proportion to what it has to read anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// After so many bytes of commands.
@@ -30,32 +33,46 @@ impl Default for Bounds {
     }
 }
 
+impl Bounds {
+    /// After so many entries with so many bytes, the last snapshot having had `last` bytes.
+    fn are_passed(&self, passed: Self, last: u64) -> bool {
+        let times = (last / (self.bytes as u64).max(1)).max(1) as usize;
+        passed.bytes >= self.bytes.saturating_mul(times)
+            || passed.entries >= self.entries.saturating_mul(times)
+    }
+}
+
 /// A snapshot that is durable.
 #[derive(Debug, Clone, Copy)]
 pub struct Written {
     /// Last entry in it.
     pub index: u64,
+    /// Bytes of the state in it.
+    pub bytes: u64,
 }
 
 /// Writes snapshots, one at a time. Dropping it gives up the one that is under way, and waits for that.
 pub struct Snapshotter {
     files: Snapshots,
-    members: ConfState,
+    keyring: Arc<Keyring>,
     bounds: Bounds,
     /// Applied since the last one.
     passed: Bounds,
+    /// Bytes of the state in the last one.
+    last: u64,
     writer: Option<JoinHandle<()>>,
+    remover: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     done: mpsc::Sender<Result<Written, Error>>,
     written: mpsc::Receiver<Result<Written, Error>>,
 }
 
 impl Snapshotter {
-    /// Writes to `files`, for a group of `members`.
-    pub fn new(files: Snapshots, members: ConfState, bounds: Bounds) -> Self {
+    /// Writes to `files`, sealed by `keyring`. The last one had `last` bytes of state; 0 for none.
+    pub fn new(files: Snapshots, keyring: Arc<Keyring>, bounds: Bounds, last: u64) -> Self {
         let (done, written) = mpsc::channel(1);
         let (passed, stop) = (Bounds { bytes: 0, entries: 0 }, Arc::default());
-        Self { files, members, bounds, passed, writer: None, stop, done, written }
+        Self { files, keyring, bounds, passed, last, writer: None, remover: None, stop, done, written }
     }
 
     /// One more entry with so many bytes was applied.
@@ -66,28 +83,25 @@ impl Snapshotter {
 
     /// Enough was applied since the last one.
     pub fn is_due(&self) -> bool {
-        let Bounds { bytes, entries } = self.passed;
-        self.writer.is_none() && (bytes >= self.bounds.bytes || entries >= self.bounds.entries)
+        self.writer.is_none() && self.bounds.are_passed(self.passed, self.last)
     }
 
-    /// Starts writing `state`, which contains everything up to the entry at `index`.
+    /// Starts writing `state`, which contains what `meta` says.
     ///
     /// # Errors
     /// No thread could be started.
-    pub fn start(&mut self, state: State, term: u64, index: u64) -> Result<(), DriverError> {
+    pub fn start(&mut self, state: State, meta: SnapshotMeta) -> Result<(), Error> {
         self.passed = Bounds { bytes: 0, entries: 0 };
-        let meta = SnapshotMeta { index, term, conf_state: self.members.clone() };
         let path = self.files.path(&meta);
-        let (files, done, stop) = (self.files.clone(), self.done.clone(), self.stop.clone());
+        let (files, keyring) = (self.files.clone(), self.keyring.clone());
+        let (done, stop) = (self.done.clone(), self.stop.clone());
         let write = move || {
-            let written =
-                files.write(&meta, |out| codec::write_snapshot(&state, &mut Stoppable { out, stop: &stop }));
+            let written = write(&files, &keyring, &state, &meta, &stop);
             // There is room: the last result was taken before this snapshot was started.
-            let _ = done.try_send(written.map(|_| Written { index }));
+            let _ = done.try_send(written);
         };
         let started = std::thread::Builder::new().name("snapshot".into()).spawn(write);
-        let failed = |source| DriverError::Log(Error::Io { operation: "write", path, source });
-        self.writer = Some(started.map_err(failed)?);
+        self.writer = Some(started.map_err(|source| Error::Io { operation: "write", path, source })?);
         Ok(())
     }
 
@@ -95,44 +109,102 @@ impl Snapshotter {
     ///
     /// # Errors
     /// It could not be written.
-    pub async fn written(&mut self) -> Result<Written, DriverError> {
+    pub async fn written(&mut self) -> Result<Written, Error> {
         let written = self.written.recv().await.expect("this holds a sender itself");
         self.writer = None;
-        Ok(written?)
+        if let Ok(Written { bytes, .. }) = written {
+            self.last = bytes;
+        }
+        written
     }
 
-    /// Removes the files of older snapshots, which nothing points to any more.
-    ///
-    /// # Errors
-    /// A file could not be removed.
-    pub fn remove_older(&self, keep: &SnapshotMeta) -> Result<(), DriverError> {
-        Ok(self.files.remove_older(keep)?)
+    /// Removes the files of older snapshots, which nothing points to any more. It is done beside the caller, since
+    /// giving back a large file takes the disk a while.
+    pub fn remove_older(&mut self, keep: SnapshotMeta) {
+        // The last one ended long ago: a snapshot was written since.
+        join(self.remover.take());
+        let files = self.files.clone();
+        let remove = move || {
+            if let Err(error) = files.remove_older(&keep) {
+                // The next snapshot or the next start removes them.
+                tracing::warn!(%error, "older snapshots were not removed");
+            }
+        };
+        match std::thread::Builder::new().name("snapshot-drop".into()).spawn(remove) {
+            Ok(remover) => self.remover = Some(remover),
+            Err(error) => tracing::warn!(%error, "older snapshots were not removed"),
+        }
     }
 }
 
 impl Drop for Snapshotter {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // What it leaves behind is removed at the next start; a panic in it has been reported by the runtime.
-        let _ = self.writer.take().map(JoinHandle::join);
+        // What it leaves behind is removed at the next start.
+        join(self.writer.take());
+        join(self.remover.take());
     }
 }
 
-/// Fails when it is told to, so that a manager with a large state need not wait for its snapshot to stop.
-struct Stoppable<'a> {
-    out: &'a mut dyn Write,
-    stop: &'a AtomicBool,
+fn join(thread: Option<JoinHandle<()>>) {
+    // A panic in it has been reported by the runtime.
+    let _ = thread.map(JoinHandle::join);
 }
 
-impl Write for Stoppable<'_> {
+/// What a snapshot's bytes are bound to: index u64, term u64, then of each list of members how many u32 and the ids
+/// u64, and whether a joint change ends by itself u8; little-endian.
+pub fn place(meta: &SnapshotMeta) -> Vec<u8> {
+    let SnapshotMeta { index, term, conf_state } = meta;
+    let ConfState { voters, learners, voters_outgoing, learners_next, auto_leave } = conf_state;
+    let mut place = [index.to_le_bytes(), term.to_le_bytes()].concat();
+    for members in [voters, learners, voters_outgoing, learners_next] {
+        let count = u32::try_from(members.len()).expect("a group has few members");
+        place.extend_from_slice(&count.to_le_bytes());
+        members.iter().for_each(|id| place.extend_from_slice(&id.to_le_bytes()));
+    }
+    place.push(u8::from(*auto_leave));
+    place
+}
+
+fn write(
+    files: &Snapshots,
+    keyring: &Keyring,
+    state: &State,
+    meta: &SnapshotMeta,
+    stop: &AtomicBool,
+) -> Result<Written, Error> {
+    let mut bytes = 0;
+    files.write(meta, |out| {
+        let sealed = SealingWriter::new(keyring, &place(meta), out)?;
+        let mut out = Stoppable { out: sealed, stop, written: 0 };
+        codec::write_snapshot(state, &mut out)?;
+        bytes = out.written;
+        out.out.finish().map(drop)
+    })?;
+    Ok(Written { index: meta.index, bytes })
+}
+
+/// Fails when it is told to, so that a manager with a large state need not wait for its snapshot to stop.
+struct Stoppable<'a, W> {
+    out: W,
+    stop: &'a AtomicBool,
+    written: u64,
+}
+
+impl<W: Write> Write for Stoppable<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(io::Error::other("the manager stops"));
         }
-        self.out.write(bytes)
+        let written = self.out.write(bytes)?;
+        self.written += written as u64;
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -123,7 +123,8 @@ impl Conversation<'_> {
             if !facts.is_empty() {
                 let (node, session, at) = (self.node, self.number, self.server.clock.now());
                 let command = Command::ReportTasks { node, session, reports: facts.clone(), at };
-                self.server.store.propose(command).await.map_err(status_of)?;
+                // A full disk must not end the session: without one the worker would be taken for lost.
+                self.server.store.propose_patiently(command).await.map_err(status_of)?;
                 facts.iter().for_each(|fact| self.session.forget_progress(fact));
             }
             send(self.outbox, Outgoing::Stored(v1::ReportsStored { number })).await?;

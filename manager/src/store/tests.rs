@@ -3,7 +3,7 @@ use warren_types::{Id, ServiceId};
 use super::*;
 
 fn published(index: u64) -> Published {
-    Published { state: State::new(), index, role: Role::default(), log: LogCost::default() }
+    Published { index, ..Published::first(State::new()) }
 }
 
 fn batch(index: u64, changes: usize) -> Batch {
@@ -67,9 +67,45 @@ async fn a_write_that_nobody_confirms_ends_at_its_deadline() {
         async move { store.propose(command()).await }
     });
     let held = proposals.recv().await.unwrap();
-    assert!(matches!(asking.await.unwrap(), Err(ProposeError::Unconfirmed(PROPOSE_DEADLINE))));
+    assert!(matches!(asking.await.unwrap(), Err(ProposeError::Unconfirmed(Doubt::Late(PROPOSE_DEADLINE)))));
     assert!(held.reply.send(Err(ProposeError::Busy)).is_err(), "nobody waits any more");
     let asking = tokio::spawn(async move { store.propose(command()).await });
     drop(proposals.recv().await.unwrap());
-    assert!(matches!(asking.await.unwrap(), Err(ProposeError::Log(_))));
+    assert!(matches!(asking.await.unwrap(), Err(ProposeError::Unconfirmed(Doubt::Ended))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_log_is_held_writes_are_refused_and_the_patient_wait() {
+    let (store, publisher, mut proposals) = Store::new(published(1), 4, 1);
+    let command = || Command::DeleteService { term: 1, id: ServiceId(Id(1)) };
+    let early = tokio::spawn({
+        let store = store.clone();
+        async move { store.propose(command()).await }
+    });
+    let waits_for_the_disk = proposals.recv().await.unwrap();
+    let held = Arc::new(Held { since: Timestamp(1), why: "the disk is full".into(), full: true });
+    publisher.publish(Published { held: Some(held.clone()), ..published(1) }, Vec::new());
+    let refused = store.propose(command()).await.unwrap_err();
+    assert_eq!(refused.to_string(), "the disk is full; nothing was changed");
+    assert!(proposals.try_recv().is_err(), "it does not even reach the driver");
+    let late = early.await.unwrap().unwrap_err();
+    assert!(matches!(&late, ProposeError::Unconfirmed(Doubt::Held(_, why)) if *why == held), "{late:?}");
+    assert_eq!(
+        late.to_string(),
+        "the write was not confirmed within 10s, because the disk is full; the write may still happen, and \
+         repeating it is safe"
+    );
+    drop(waits_for_the_disk);
+
+    let patient = tokio::spawn(async move { store.propose_patiently(command()).await });
+    tokio::time::sleep(3 * PROPOSE_DEADLINE).await;
+    assert!(!patient.is_finished() && proposals.try_recv().is_err());
+    publisher.publish(published(1), Vec::new());
+    // Whose answer does not come in time is proposed again.
+    let first = proposals.recv().await.unwrap();
+    let second = proposals.recv().await.unwrap();
+    drop(first);
+    let answer = Answer::Done;
+    second.reply.send(Ok(Outcome::Unchanged { answer })).unwrap();
+    assert_eq!(patient.await.unwrap().unwrap(), Answer::Done);
 }

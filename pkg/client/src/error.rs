@@ -121,7 +121,7 @@ impl Error {
             }
             _ if from_below => broken_connection(address, refusal, status),
             Code::Unauthenticated | Code::PermissionDenied => Self::Denied { address, why: problem.message },
-            Code::DeadlineExceeded => Self::NoAnswer { address, after },
+            Code::DeadlineExceeded if problem.reason.is_empty() => Self::NoAnswer { address, after },
             Code::Unavailable if problem.reason.is_empty() => {
                 Self::Unreachable { address, why: problem.message }
             }

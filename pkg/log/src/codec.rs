@@ -1,19 +1,30 @@
-//! How values look on disk. All numbers are little-endian.
+//! How values look on disk, in format [`LOG_FORMAT`]. All numbers are little-endian.
 //!
 //! Every value starts with the CRC32C (4 bytes) of its key followed by the rest of the value, so
 //! that a value that ended up under another key does not verify either.
 //!
-//! | value      | after the checksum                                         |
-//! |------------|------------------------------------------------------------|
-//! | entry      | kind u8, term u64, data to the end                         |
-//! | hard state | term u64, vote u64, commit u64                             |
-//! | members    | four times count u32, ids u64: voters, learners, outgoing  |
-//! |            | voters, next learners; then u8, 1 for auto-leave           |
-//! | snapshot   | index u64, term u64, members                               |
+//! | value      | after the checksum                                                       |
+//! |------------|--------------------------------------------------------------------------|
+//! | format     | format version u32                                                       |
+//! | entry      | kind u8, term u64, data to the end                                       |
+//! | head       | number of the write u64; first and last index of the log u64 each; sum   |
+//! |            | of the entries' checksums u64; hard state; members; u8, 1 if a snapshot  |
+//! |            | follows                                                                  |
+//! | hard state | term u64, vote u64, commit u64                                           |
+//! | members    | four times count u32, ids u64: voters, learners, outgoing voters, next   |
+//! |            | learners; then u8, 1 for auto-leave                                      |
+//! | snapshot   | index u64, term u64, members                                             |
+//!
+//! Hard state, members and snapshot are parts of the head and have no checksum of their own.
 
 use bytes::Bytes;
 
 use warren_types::raft::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+
+use crate::{extent::Extent, head::Head};
+
+/// The version of this page, which a log must have to be opened.
+pub const LOG_FORMAT: u32 = 2;
 
 const CHECKSUM_LEN: usize = 4;
 const KIND_NOOP: u8 = 0;
@@ -21,7 +32,7 @@ const KIND_COMMAND: u8 = 1;
 const KIND_MEMBERSHIP: u8 = 2;
 
 /// Length of a stored hard state.
-pub(crate) const HARD_STATE_LEN: usize = CHECKSUM_LEN + 24;
+pub(crate) const HARD_STATE_LEN: usize = 24;
 
 /// Length of a stored entry.
 pub(crate) fn entry_len(entry: &Entry) -> usize {
@@ -31,7 +42,7 @@ pub(crate) fn entry_len(entry: &Entry) -> usize {
 /// Length of the stored members.
 pub(crate) fn conf_state_len(conf_state: &ConfState) -> usize {
     let ids: usize = ids(conf_state).iter().map(|ids| 4 + 8 * ids.len()).sum();
-    CHECKSUM_LEN + ids + 1
+    ids + 1
 }
 
 /// Length of a stored snapshot pointer.
@@ -53,7 +64,8 @@ pub(crate) fn unseal<'a>(key: &[u8], value: &'a [u8]) -> Option<&'a [u8]> {
     (u32::from_le_bytes(*stored) == checksum(key, body)).then_some(body)
 }
 
-fn checksum(key: &[u8], body: &[u8]) -> u32 {
+/// The CRC32C of `key` and `body`.
+pub(crate) fn checksum(key: &[u8], body: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(key), body)
 }
 
@@ -85,20 +97,43 @@ pub(crate) fn decode_entry(index: u64, value: &[u8]) -> Result<Entry, &'static s
     Ok(Entry { index, term, kind, data: Bytes::copy_from_slice(fields.0) })
 }
 
-/// A hard state's body.
-pub(crate) fn encode_hard_state(hard_state: &HardState) -> Vec<u8> {
+/// What a value adds to the sum of the entries: its checksum.
+pub(crate) fn addend(value: &[u8]) -> u64 {
+    value.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc).into())
+}
+
+/// The head's body.
+pub(crate) fn encode_head(head: &Head) -> Vec<u8> {
+    let Head { number, extent, sum, hard_state, conf_state, snapshot } = head;
+    let mut body = [*number, extent.first, extent.last, *sum].map(u64::to_le_bytes).concat();
+    body.extend(encode_hard_state(hard_state));
+    body.extend(encode_conf_state(conf_state));
+    body.push(snapshot.is_some().into());
+    body.extend(snapshot.iter().flat_map(encode_snapshot));
+    body
+}
+
+/// The head in a body.
+pub(crate) fn decode_head(body: &[u8]) -> Option<Head> {
+    let mut fields = Fields(body);
+    let (number, first, last, sum) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
+    let hard_state = fields.hard_state()?;
+    let conf_state = fields.conf_state()?;
+    let snapshot = if fields.bool()? { Some(fields.snapshot()?) } else { None };
+    let covered = snapshot.as_ref().map_or(0, |snapshot| snapshot.index);
+    // Nothing before the log may be missing, and an empty log ends just before its start.
+    if first == 0 || first > covered + 1 || last + 1 < first {
+        return None;
+    }
+    let extent = Extent { snapshot: covered, first, last };
+    fields.end(Head { number, extent, sum, hard_state, conf_state, snapshot })
+}
+
+fn encode_hard_state(hard_state: &HardState) -> Vec<u8> {
     [hard_state.term, hard_state.vote, hard_state.commit].map(u64::to_le_bytes).concat()
 }
 
-/// The hard state in a body.
-pub(crate) fn decode_hard_state(body: &[u8]) -> Option<HardState> {
-    let mut fields = Fields(body);
-    let hard_state = HardState { term: fields.u64()?, vote: fields.u64()?, commit: fields.u64()? };
-    fields.end(hard_state)
-}
-
-/// The members' body.
-pub(crate) fn encode_conf_state(conf_state: &ConfState) -> Vec<u8> {
+fn encode_conf_state(conf_state: &ConfState) -> Vec<u8> {
     let mut body = Vec::new();
     for ids in ids(conf_state) {
         body.extend((ids.len() as u32).to_le_bytes());
@@ -113,25 +148,11 @@ fn ids(conf_state: &ConfState) -> [&[u64]; 4] {
     [voters, learners, voters_outgoing, learners_next]
 }
 
-/// The members in a body.
-pub(crate) fn decode_conf_state(body: &[u8]) -> Option<ConfState> {
-    let mut fields = Fields(body);
-    let conf_state = fields.conf_state()?;
-    fields.end(conf_state)
-}
-
-/// A snapshot pointer's body.
+/// A snapshot pointer, as in the head and in the header of a snapshot file.
 pub(crate) fn encode_snapshot(snapshot: &SnapshotMeta) -> Vec<u8> {
     let mut body = [snapshot.index, snapshot.term].map(u64::to_le_bytes).concat();
     body.extend(encode_conf_state(&snapshot.conf_state));
     body
-}
-
-/// The snapshot pointer in a body.
-pub(crate) fn decode_snapshot(body: &[u8]) -> Option<SnapshotMeta> {
-    let mut fields = Fields(body);
-    let snapshot = fields.snapshot()?;
-    fields.end(snapshot)
 }
 
 /// Takes fields off the front of a byte slice; `None` when it ends too early.
@@ -173,6 +194,10 @@ impl Fields<'_> {
         Some(SnapshotMeta { index, term, conf_state: self.conf_state()? })
     }
 
+    fn hard_state(&mut self) -> Option<HardState> {
+        Some(HardState { term: self.u64()?, vote: self.u64()?, commit: self.u64()? })
+    }
+
     fn conf_state(&mut self) -> Option<ConfState> {
         Some(ConfState {
             voters: self.ids()?,
@@ -185,6 +210,10 @@ impl Fields<'_> {
 
     fn ids(&mut self) -> Option<Vec<u64>> {
         let count = self.u32()?;
+        // Checked before anything is reserved for them: a damaged count may be huge.
+        if self.0.len() < count as usize * 8 {
+            return None;
+        }
         (0..count).map(|_| self.u64()).collect()
     }
 
@@ -193,3 +222,6 @@ impl Fields<'_> {
         self.0.is_empty().then_some(value)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,11 @@
 //! What can go wrong on the disk, in words a person can act on.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::Engine;
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -21,6 +26,34 @@ pub enum Error {
         found: u32,
         /// The latest version this program reads.
         supported: u32,
+    },
+    /// The file was written by an earlier version of Warren, whose files this one does not read.
+    #[error(
+        "{} has format version {found}, this program reads version {supported}: run the Warren \
+         version that wrote it, or remove this manager from the cluster, empty its data directory \
+         and join it again", path.display()
+    )]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// The version it says it has.
+        found: u32,
+        /// The version this program reads.
+        supported: u32,
+    },
+    /// The directory holds the log of another engine.
+    #[error(
+        "{} was written by {found}, but the log engine is set to {wanted}: set it to {found} again; \
+         to change it, remove this manager from the cluster, empty its data directory and join it \
+         again", path.display()
+    )]
+    OtherEngine {
+        /// The log that is there.
+        path: PathBuf,
+        /// The engine that wrote it.
+        found: Engine,
+        /// The engine that was to open it.
+        wanted: Engine,
     },
     /// The file's content is not what was written.
     #[error(
@@ -53,6 +86,22 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// There is no room on the disk. Nothing that was acknowledged is lost; the write can be
+    /// repeated on the log when it was opened again.
+    #[error(
+        "cannot {operation} {}: {source}, {free} bytes are free. Make room on that disk; \
+         nothing that was acknowledged is lost", path.display()
+    )]
+    Full {
+        /// What was attempted.
+        operation: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the file system has left for this user.
+        free: u64,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A file operation failed.
     #[error("cannot {operation} {}: {source}", path.display())]
     Io {
@@ -71,7 +120,13 @@ pub enum Error {
         /// On which file.
         path: PathBuf,
         /// What the engine said.
-        source: Box<redb::Error>,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A write failed, and the log was used again without opening it anew.
+    #[error("an earlier write to {} failed: close it and open it again", path.display())]
+    Failed {
+        /// The log.
+        path: PathBuf,
     },
     /// Entries would leave a hole in the log.
     #[error("entry {found} does not follow the log: entry {expected} must come next")]
@@ -122,6 +177,32 @@ impl Error {
     /// Wraps an [`io::Error`] with what was attempted on which file; for `map_err`.
     pub(crate) fn io(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
         let path = path.into();
-        move |source| Error::Io { operation, path, source }
+        move |source| {
+            if is_full(&source) {
+                let free = free_bytes(&path);
+                return Error::Full { operation, path, free, source };
+            }
+            Error::Io { operation, path, source }
+        }
     }
+
+    /// Whether making room on the disk is what helps.
+    pub fn is_out_of_space(&self) -> bool {
+        match self {
+            Error::Full { .. } => true,
+            Error::NotWritable { source, .. } => is_full(source),
+            _ => false,
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// What the file system of `path`, or of the directory it is to lie in, has left. 0 if it does not say.
+fn free_bytes(path: &Path) -> u64 {
+    let ask = |path| nix::sys::statvfs::statvfs(path).ok();
+    let found = ask(path).or_else(|| path.parent().and_then(ask));
+    found.map_or(0, |found| found.blocks_available() * found.fragment_size())
 }

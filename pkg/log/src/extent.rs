@@ -1,4 +1,4 @@
-//! Which indexes a log holds, and what may be done to it. Pure; both engines obey it.
+//! Which indexes a log holds, and what may be done to it. Pure; every engine obeys it.
 
 use crate::{Batch, Error, Result, SnapshotMeta};
 
@@ -14,10 +14,9 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// The extent of a log that holds the entries `first..=last`, if any.
-    pub fn new(snapshot: u64, entries: Option<(u64, u64)>) -> Self {
-        let (first, last) = entries.unwrap_or((snapshot + 1, snapshot));
-        Self { snapshot, first, last }
+    /// The extent of an empty log that goes on after a snapshot; 0 for none.
+    pub fn empty(snapshot: u64) -> Self {
+        Self { snapshot, first: snapshot + 1, last: snapshot }
     }
 
     /// The extent after `batch`.
@@ -25,7 +24,7 @@ impl Extent {
         let mut after = self;
         if let Some(snapshot) = &batch.snapshot {
             self.check_not_behind(snapshot)?;
-            after = Self::new(snapshot.index, None);
+            after = Self::empty(snapshot.index);
         }
         let Some(head) = batch.entries.first() else { return Ok(after) };
         let lowest = after.first.max(after.snapshot + 1);

@@ -49,7 +49,7 @@ impl Disk {
     /// An empty disk.
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(Platter {
-            extent: Extent::new(0, None),
+            extent: Extent::empty(0),
             entries: VecDeque::new(),
             hard_state: HardState::default(),
             conf_state: ConfState::default(),
@@ -154,6 +154,7 @@ impl LogStore for MemoryLog {
             hard_state: platter.hard_state,
             conf_state: platter.conf_state.clone(),
             snapshot: platter.snapshot.clone(),
+            recovered: None,
             entries: platter.entries.iter().cloned().collect(),
         })
     }
@@ -179,6 +180,7 @@ impl LogStore for MemoryLog {
         let after = platter.extent.set_snapshot(snapshot)?;
         platter.write(|platter| {
             platter.snapshot = Some(snapshot.clone());
+            platter.conf_state = snapshot.conf_state.clone();
             platter.extent = after;
         })?;
         drop(platter);

@@ -1,7 +1,10 @@
-//! Making names durable. Syncing a file keeps its content; whether its directory still has its
+//! Making names, and making them durable. Syncing a file keeps its content; whether its directory still has its
 //! name after a power cut is another matter.
 
-use std::{fs::File, path::Path};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
 
 use crate::{Error, Result};
 
@@ -17,4 +20,11 @@ pub(crate) fn sync_parent(path: &Path) -> Result<()> {
         Some(_) => sync_dir(Path::new(".")),
         None => Ok(()),
     }
+}
+
+/// A path in the same directory: `path` with more at the end of its name.
+pub(crate) fn beside(path: &Path, more: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(more);
+    name.into()
 }

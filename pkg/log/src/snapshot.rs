@@ -12,6 +12,7 @@
 //! to a file that is there.
 
 use std::{
+    cmp::Ordering,
     fs::{self, File},
     io::{self, BufWriter, Read, Write},
     path::{Path, PathBuf},
@@ -22,8 +23,8 @@ use crate::{
     names::{sync_dir, sync_parent},
 };
 
-/// The format version this program writes, and the latest it reads.
-pub const SNAPSHOT_FORMAT: u32 = 1;
+/// The version of this page, which a file must have to be read.
+pub const SNAPSHOT_FORMAT: u32 = 2;
 
 const MAGIC: &[u8; 8] = b"WRNSNAP\n";
 const FOOTER_LEN: usize = 12;
@@ -73,7 +74,7 @@ impl Snapshots {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it is damaged or is not the snapshot that `meta` describes,
-    /// [`Error::Newer`] if a later version wrote it.
+    /// [`Error::Newer`] and [`Error::Older`] if another version wrote it.
     pub fn load(&self, meta: &SnapshotMeta) -> Result<Vec<u8>> {
         let path = self.path(meta);
         let mut content = Vec::new();
@@ -126,7 +127,8 @@ fn write_file(
     meta: &SnapshotMeta,
     payload: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut out = Summed { file: BufWriter::new(File::create(path)?), crc: 0, length: 0 };
+    let file = Steady { file: File::create(path)?, unsynced: 0 };
+    let mut out = Summed { file: BufWriter::new(file), crc: 0, length: 0 };
     out.write_all(MAGIC)?;
     out.write_all(&SNAPSHOT_FORMAT.to_le_bytes())?;
     out.write_all(&codec::encode_snapshot(meta))?;
@@ -136,12 +138,38 @@ fn write_file(
     out.write_all(&length.to_le_bytes())?;
     let crc = out.crc;
     out.write_all(&crc.to_le_bytes())?;
-    out.file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()
+    out.file.into_inner().map_err(io::IntoInnerError::into_error)?.file.sync_data()
+}
+
+/// Bytes that may wait for the disk.
+const SYNC_STEP: usize = 1 << 20;
+
+/// Hands the disk what is written step by step: a whole snapshot at once would keep it busy for so
+/// long that every write to the log behind it had to wait.
+struct Steady {
+    file: File,
+    unsynced: usize,
+}
+
+impl Write for Steady {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.unsynced >= SYNC_STEP {
+            self.file.sync_data()?;
+            self.unsynced = 0;
+        }
+        let written = self.file.write(bytes)?;
+        self.unsynced += written;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// Counts and sums what passes through.
 struct Summed {
-    file: BufWriter<File>,
+    file: BufWriter<Steady>,
     crc: u32,
     length: u64,
 }
@@ -169,8 +197,11 @@ fn parse(path: &Path, content: &[u8]) -> Result<(SnapshotMeta, usize)> {
     let mut fields = codec::Fields(rest);
     // The version comes before the checksum: a later version may sum differently.
     let found = fields.u32().ok_or_else(|| corrupt("it is too short"))?;
-    if found > SNAPSHOT_FORMAT {
-        return Err(Error::Newer { path: path.into(), found, supported: SNAPSHOT_FORMAT });
+    let (path, supported) = (path.to_owned(), SNAPSHOT_FORMAT);
+    match found.cmp(&supported) {
+        Ordering::Less => return Err(Error::Older { path, found, supported }),
+        Ordering::Equal => {}
+        Ordering::Greater => return Err(Error::Newer { path, found, supported }),
     }
     let (summed, crc) = content.split_last_chunk().ok_or_else(|| corrupt("it is too short"))?;
     if crc32c::crc32c(summed) != u32::from_le_bytes(*crc) {

@@ -1,5 +1,10 @@
 //! The door: what a raft log store must do, and the plain types that pass through it.
 
+use std::{
+    fmt::{self, Display},
+    path::PathBuf,
+};
+
 use warren_types::raft::{ConfState, Entry, HardState, SnapshotMeta};
 
 use crate::{Result, codec};
@@ -27,7 +32,8 @@ impl Batch {
             && self.conf_state.is_none()
     }
 
-    /// Bytes of the values it stores, checksums included, keys and the engine's own pages not.
+    /// Bytes of what it stores, as encoded. Keys, the engine's own pages, and what every write
+    /// rewrites although it did not change are not counted.
     pub fn stored_bytes(&self) -> u64 {
         let entries: usize = self.entries.iter().map(codec::entry_len).sum();
         let hard_state = self.hard_state.map_or(0, |_| codec::HARD_STATE_LEN);
@@ -42,13 +48,33 @@ impl Batch {
 pub struct Loaded {
     /// The hard state; all zero in a new store.
     pub hard_state: HardState,
-    /// The members; empty in a new store.
+    /// The members as of the latest snapshot, or of the founding; empty in a new store. Changes
+    /// since then are entries of the log.
     pub conf_state: ConfState,
     /// The latest snapshot, if there was one.
     pub snapshot: Option<SnapshotMeta>,
     /// All entries that were not compacted, without gaps. The first index is at most the
     /// snapshot's index plus one (1 without a snapshot).
     pub entries: Vec<Entry>,
+    /// Set if the store had to be repaired when it was opened: something to warn about.
+    pub recovered: Option<Recovered>,
+}
+
+/// A store was not closed in order, and its engine brought it back to the last finished write. What
+/// was cut off was never acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovered {
+    /// The file.
+    pub path: PathBuf,
+    /// Whether the engine found a write that had not finished, and took it back.
+    pub is_cut: bool,
+}
+
+impl Display for Recovered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cut = if self.is_cut { "; a write that had not finished was cut off" } else { "" };
+        write!(f, "{} was not closed in order and has been checked and repaired{cut}", self.path.display())
+    }
 }
 
 /// What a store wrote since it was opened. An idle cluster must leave both where they are.
@@ -56,14 +82,17 @@ pub struct Loaded {
 pub struct Stats {
     /// Writes that waited for stable storage.
     pub durable_writes: u64,
-    /// Bytes of the values written, see [`Batch::stored_bytes`].
+    /// Bytes of what was written, see [`Batch::stored_bytes`].
     pub bytes_appended: u64,
 }
 
 /// A durable raft log. One value is the only writer of its store.
 ///
-/// After any error from a method that writes, the caller must drop the store and open it again:
-/// what the failed write left behind is known only then.
+/// After any error from a method that writes, other than a refusal of its argument, the caller must
+/// drop the store and open it again: what the failed write left behind is known only then. Dropping
+/// gives up the file, also after an error, so that [`crate::open`] can follow at once. Then the
+/// latest batch can be repeated until it goes through (the disk was full, for example): nothing that
+/// was acknowledged is lost meanwhile.
 pub trait LogStore: Send {
     /// Reads and verifies everything.
     ///
@@ -79,8 +108,8 @@ pub trait LogStore: Send {
     /// nothing is written then.
     fn append(&mut self, batch: &Batch) -> Result<()>;
 
-    /// Records that a snapshot of this member's own state is durable. Entries stay until
-    /// [`LogStore::compact`]. Repeating it writes nothing.
+    /// Records that a snapshot of this member's own state is durable, and its members as those of
+    /// the store. Entries stay until [`LogStore::compact`]. Repeating it writes nothing.
     ///
     /// # Errors
     /// [`crate::Error::SnapshotAhead`] if the log does not reach it,

@@ -9,8 +9,8 @@ use zeroize::Zeroizing;
 
 use crate::MaterialError;
 
-/// Far more than any bundle of certificates and keys needs.
-const LARGEST: u64 = 1 << 20;
+/// Far more than any bundle of certificates or ring of keys needs.
+const LARGEST: u64 = 16 << 20;
 
 /// Why a file with certificates or keys could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +74,17 @@ pub fn ensure_private_dir(path: &Path) -> Result<(), FileError> {
 
 /// Reads a text that nobody but its owner may read, and refuses one that others may.
 pub fn read_private(path: &Path) -> Result<Zeroizing<String>, FileError> {
+    let mut bytes = read_private_bytes(path)?;
+    String::from_utf8(std::mem::take(&mut *bytes)).map(Zeroizing::new).map_err(|error| {
+        // The bytes go back into what wipes them.
+        *bytes = error.into_bytes();
+        let source = io::Error::new(io::ErrorKind::InvalidData, "it is not a text");
+        FileError::Read { path: path.to_owned(), source }
+    })
+}
+
+/// Reads bytes that nobody but their owner may read, and refuses those that others may.
+pub fn read_private_bytes(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let read = |source| FileError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(read)?;
     let metadata = file.metadata().map_err(read)?;
@@ -82,13 +93,13 @@ pub fn read_private(path: &Path) -> Result<Zeroizing<String>, FileError> {
         return Err(FileError::TooOpen { path: path.to_owned(), mode });
     }
     if metadata.len() > LARGEST {
-        return Err(read(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 1 MiB")));
+        return Err(read(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 16 MiB")));
     }
     // Room for all of it and the read that finds the end: growing would leave a copy in freed memory.
     let room = usize::try_from(metadata.len()).expect("bounded above") + 32;
-    let mut text = Zeroizing::new(String::with_capacity(room));
-    file.take(LARGEST).read_to_string(&mut text).map_err(read)?;
-    Ok(text)
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room));
+    file.take(LARGEST).read_to_end(&mut bytes).map_err(read)?;
+    Ok(bytes)
 }
 
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {

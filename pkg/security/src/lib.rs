@@ -1,5 +1,6 @@
 //! Who is who in a cluster: its certificate authority, the identities in its certificates, and the mutual
-//! TLS 1.3 of its one port. The unix socket is the second source of identities.
+//! TLS 1.3 of its one port. The unix socket is the second source of identities. And how a manager hides what
+//! it writes to its disk ([`seal`]).
 //!
 //! This crate decides who the other side of a connection is ([`Peer`]), never what it may do. It must never
 //! put key bytes into a log, an error or a `Debug` text, never accept TLS below 1.3, and never let a
@@ -16,6 +17,7 @@ mod key;
 mod peer;
 mod pem;
 mod roots;
+pub mod seal;
 mod serve;
 mod tls;
 

@@ -28,7 +28,12 @@ impl Cluster {
     fn new(nodes: u32) -> Self {
         let mut cluster = Self { state: State::new(), index: 0 };
         let ranges = vec!["10.0.0.0/8".parse().expect("a valid range")];
-        cluster.apply(Command::CreateCluster { id: ClusterId(Id(1)), ranges, at: NOW });
+        cluster.apply(Command::CreateCluster {
+            id: ClusterId(Id(1)),
+            ranges,
+            level: warren_core::LEVEL,
+            at: NOW,
+        });
         for number in 1..=nodes {
             let node = NodeId(Id(number.into()));
             let name = format!("node-{number}").parse().expect("a valid name");

@@ -2,14 +2,17 @@
 //!
 //! What has a peer is measured in turn with it in the same run, and the ratio is taken pair by pair, so that a noisy
 //! machine disturbs both. Nothing here judges; the aims stand beside the figures. Run by `make bench`.
-//! Start reading at [`figures`]; `deciding` measures the pure core, `node` a real node on real containers.
+//! Start reading at [`figures`]; `deciding` measures the pure core, `commits` the log below
+//! the API, `snapshot` what a snapshot costs those who write meanwhile, `node` a real node on real containers.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod allocator;
+mod commits;
 mod deciding;
 mod figures;
 mod node;
+mod snapshot;
 
 use std::path::Path;
 
@@ -26,6 +29,12 @@ fn main() -> anyhow::Result<()> {
     let mut figures = Figures::default();
     if wanted("deciding") {
         deciding::measure(&mut figures);
+    }
+    if wanted("commits") {
+        commits::measure(&mut figures)?;
+    }
+    if wanted("snapshot") {
+        snapshot::measure(&mut figures)?;
     }
     if wanted("node") {
         node::measure(&mut figures)?;

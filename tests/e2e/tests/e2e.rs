@@ -13,6 +13,7 @@ mod e2e {
     pub mod demo;
     pub mod ending;
     pub mod first_minutes;
+    pub mod full_disk;
     pub mod inside;
     pub mod losses;
     pub mod refusals;

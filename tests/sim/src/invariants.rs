@@ -1,12 +1,32 @@
-//! What must be true after every event, and at the end. One file per invariant.
+//! What must be true, one file per invariant. Each is checked where something changed that it looks at.
+//!
+//! The oracle remembers what no process can: what was applied first at each index, by whatever manager, is
+//! what every other one must apply there. Its newest state is the truth that machines are compared with.
 
 mod acknowledged;
 mod addresses;
+mod leaders;
+mod monotone;
+mod planning;
+mod prefixes;
+pub mod reads;
 mod reasons;
 pub mod rest;
-mod state;
+mod slots;
+mod stale;
+pub mod state;
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use warren_consensus::ConfState;
+use warren_core::{Change, Outcome, Plan, State};
+use warren_types::{ServiceId, TaskId, Timestamp};
+
+use crate::manager::Key;
 use crate::world::World;
+
+/// Every so many entries the whole state is checked, not only what changed.
+const WHOLE_EVERY: u64 = 32;
 
 /// An invariant that did not hold, and how to see it again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +37,7 @@ pub struct Violation {
     pub at: u64,
     /// How many events had happened.
     pub events: u64,
-    /// What was wrong.
+    /// What was wrong: the invariant, then what was found.
     pub what: String,
 }
 
@@ -29,10 +49,161 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// Everything that must hold at any time.
-pub fn check(world: &World) -> Result<(), String> {
-    state::holds(world)?;
-    acknowledged::holds(world)?;
-    addresses::holds(world)?;
-    reasons::holds(world)
+/// What has become true, whoever has forgotten it meanwhile.
+#[derive(Default)]
+pub struct Oracle {
+    /// What was applied at each index, from 1 on.
+    chosen: Vec<prefixes::Chosen>,
+    /// As of the newest of them.
+    pub newest: State,
+    leaders: leaders::Leaders,
+    /// The members, by the entry that made them so.
+    changes: BTreeMap<u64, ConfState>,
+    /// The highest number of a task that each service has had.
+    numbers: BTreeMap<ServiceId, u64>,
+    /// Tasks of which a worker said that nothing is left.
+    gone: BTreeSet<TaskId>,
+}
+
+impl Oracle {
+    /// Of a group that begins with these members.
+    pub fn new(founders: ConfState) -> Self {
+        Self { changes: BTreeMap::from([(0, founders)]), ..Self::default() }
+    }
+
+    /// As of the newest change.
+    pub fn members(&self) -> &ConfState {
+        self.changes.last_key_value().map(|(_, members)| members).expect("a group begins with some")
+    }
+
+    pub fn entries(&self) -> u64 {
+        self.chosen.len() as u64
+    }
+
+    pub fn membership_changes(&self) -> u64 {
+        self.changes.len() as u64 - 1
+    }
+
+    pub fn terms_led(&self) -> u64 {
+        self.leaders.count()
+    }
+}
+
+impl World {
+    /// A manager leads in a term.
+    pub(crate) fn oracle_elected(&mut self, host: usize, term: u64) {
+        let id = self.managers[host].id;
+        let held = self.oracle.leaders.elected(term, id);
+        self.demand(held);
+    }
+
+    /// A manager says who is in the group from an entry on.
+    pub(crate) fn oracle_members(&mut self, host: usize, index: u64, members: ConfState) {
+        let own = self.managers[host].id;
+        let held = prefixes::members(&mut self.oracle.changes, index, members, own);
+        self.demand(held);
+    }
+
+    /// A manager's state is that of a snapshot.
+    pub(crate) fn oracle_restored(&mut self, host: usize) {
+        let Some(run) = self.life(host) else { return };
+        let held = prefixes::restored(&self.oracle.chosen, &run.state);
+        self.demand(held);
+    }
+
+    /// A manager applied an entry: the command at that place among all, or none.
+    pub(crate) fn oracle_applied(&mut self, host: usize, place: Option<u64>, outcome: Option<&Outcome>) {
+        let Some(run) = self.life(host) else { return };
+        let state = run.state.clone();
+        let applied = state.applied();
+        let found = prefixes::Chosen::of(&state, place);
+        let index = applied.index;
+        match prefixes::applied(&mut self.oracle.chosen, index, found) {
+            Err(what) => return self.demand(Err(what)),
+            Ok(false) => return,
+            Ok(true) => {}
+        }
+        self.trace(index ^ found.digest);
+        let before = std::mem::replace(&mut self.oracle.newest, state);
+        if let Some(outcome) = outcome {
+            let command = place.and_then(|place| self.commands.get(usize::try_from(place).ok()?));
+            let held = command.map_or(Ok(()), |command| stale::holds(command, outcome, &before, applied));
+            self.demand(held);
+            let held = self.check_changes(&before, outcome);
+            self.demand(held);
+        }
+        if index.is_multiple_of(WHOLE_EVERY) {
+            let held = state::holds(&self.oracle.newest, &before);
+            self.demand(held);
+        }
+    }
+
+    /// Everything that looks at what an entry changed.
+    fn check_changes(&mut self, before: &State, outcome: &Outcome) -> Result<(), String> {
+        let Outcome::Applied { changes, .. } = outcome else { return Ok(()) };
+        let changes: BTreeSet<Change> = changes.iter().copied().collect();
+        for change in changes {
+            match change {
+                Change::Task(id) => self.check_task(before, id)?,
+                Change::Node(id) => monotone::node(before, &self.oracle.newest, id)?,
+                Change::Service(_) | Change::Assignment(_) | Change::Cluster => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_task(&mut self, before: &State, id: TaskId) -> Result<(), String> {
+        let Self { oracle, workers, .. } = self;
+        let old = before.task(&id);
+        let Some(new) = oracle.newest.task(&id) else {
+            return monotone::forgotten(old.map(AsRef::as_ref), id);
+        };
+        match old {
+            Some(old) => monotone::task(old, new)?,
+            None => monotone::created(&mut oracle.numbers, id)?,
+        }
+        slots::holds(&oracle.newest, new)?;
+        reasons::holds(&oracle.newest, new)?;
+        let machine = new.node.and_then(|node| workers.iter().find(|worker| worker.id == node));
+        let Some(machine) = machine.map(|worker| &worker.machine) else { return Ok(()) };
+        if new.observed.removed {
+            oracle.gone.insert(id);
+            addresses::removed(machine, id)?;
+        } else if old.is_none_or(|old| old.address.is_none()) {
+            addresses::given(machine, new)?;
+        }
+        Ok(())
+    }
+
+    /// Something changed on a worker's machine.
+    pub(crate) fn oracle_machine(&mut self, worker: usize, task: TaskId) {
+        let held = addresses::on_machine(&self.workers[worker].machine, task, &self.oracle.gone);
+        self.demand(held);
+    }
+
+    /// A leader planned.
+    pub(crate) fn oracle_planned(&mut self, host: usize, key: Key, now: Timestamp, plan: &Plan) {
+        let Some(run) = self.life(host) else { return };
+        let held = planning::again_is_empty(&run.state, key, now, plan);
+        self.demand(held);
+    }
+
+    /// A client was promised something: whoever has applied as much must hold it.
+    pub(crate) fn oracle_promised(&mut self, client: usize, service: ServiceId) {
+        let Some(promise) = self.clients[client].promises.get(&service).copied() else { return };
+        for host in 0..self.managers.len() {
+            let state = self.life(host).map(|run| &run.state);
+            let held = state.map_or(Ok(()), |state| acknowledged::one(state, service, promise));
+            self.demand(held);
+        }
+        let held = acknowledged::chosen(&self.oracle.newest, promise);
+        self.demand(held);
+    }
+
+    /// A manager applied something: it must hold what clients were promised.
+    pub(crate) fn oracle_keeps_promises(&mut self, host: usize) {
+        let Some(run) = self.life(host) else { return };
+        let held = self.clients.iter().try_for_each(|client| acknowledged::all(&run.state, client));
+        self.demand(held);
+    }
 }

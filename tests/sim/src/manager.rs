@@ -1,29 +1,60 @@
-//! The manager: executes raft's effects on a simulated disk, applies, answers, and speaks to the worker.
+//! A manager: what survives a crash, one life of its process, and how raft's effects are executed.
+//!
+//! The parts of a life: `manager/disk.rs` (writes, and snapshots as files), `manager/apply.rs` (entries, and
+//! who is answered), `manager/writes.rs` (proposals, forwarded to the leader), `manager/members.rs` (who is
+//! in the group), `manager/sessions.rs` (workers), `manager/contacts.rs` (who was heard when) and
+//! `manager/planner.rs` (controllers).
+
+mod apply;
+mod contacts;
+mod disk;
+mod members;
+mod planner;
+mod reads;
+mod sessions;
+mod writes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use warren_consensus::{
-    Committed, ConfState, Config, Effect, EntryKind, Event as RaftEvent, Machine, Persist, Restored, Role,
-    SnapshotMeta,
-};
+use warren_consensus::{Config, Effect, Event as RaftEvent, Machine, MessageKind, Restored, Role};
 use warren_core::state::Parts;
-use warren_core::{Answer, Applied, Change, Command, Liveness, Outcome, State};
-use warren_log::{Batch, CrashPoint, Disk, Loaded, LogStore, MemoryLog};
-use warren_types::{ClusterId, Id};
+use warren_core::{State, Steady};
+use warren_log::{Batch, ConfState, Disk, LogStore, MemoryLog};
+use warren_types::Timestamp;
 
-use crate::planner::Key;
-use crate::world::{Defect, Event, ToManager, ToWorker, World};
+use crate::event::{Event, OnManager};
+use crate::world::{Defect, World};
+use contacts::Listening;
+use planner::Planning;
+pub use planner::{Key, ask};
+use sessions::Sessions;
+pub use writes::Who;
+use writes::Writing;
 
-/// A snapshot is taken after so many entries.
-const SNAPSHOT_EVERY: u64 = 40;
+/// Raft's clock.
+const TICK: u64 = 50;
+/// A manager that has not heard of a leader for so long sends its workers elsewhere.
+const LEADERLESS: u64 = 2_000;
 
-/// What survives a crash, and what runs.
-#[derive(Default)]
+/// A manager's machine.
 pub struct Manager {
+    /// Its member's id in the raft group.
+    pub id: u64,
+    /// The id that it lost with an earlier disk, and takes the place of.
+    replaces: Option<u64>,
     pub disk: Disk,
     /// Snapshot files, by index.
-    files: BTreeMap<u64, Parts>,
+    pub files: BTreeMap<u64, Arc<Parts>>,
     boots: u64,
+    /// The disk has no room until then.
+    pub full_until: u64,
+    /// Writes take long until then.
+    pub slow_until: u64,
+    /// The process stands still until then.
+    pub stalled_until: u64,
+    /// How far the wall clock is off, in milliseconds.
+    pub clock_off: i64,
     pub run: Option<Run>,
 }
 
@@ -33,324 +64,301 @@ pub struct Run {
     machine: Machine,
     log: MemoryLog,
     pub state: State,
-    /// Asked for and not yet durable, oldest first.
-    writes: VecDeque<Persist>,
-    /// Who waits for which proposal.
-    waiting: BTreeMap<u64, Waiting>,
-    next_proposal: u64,
-    term: u64,
-    leads: bool,
-    /// Leads and has applied an entry of its own term.
-    pub may_plan: bool,
-    /// Keys that wait for a planner.
-    pub woken: BTreeSet<Key>,
-    pub liveness: Option<Liveness>,
-    /// The worker's session on the connection that stands.
-    pub session: Option<u64>,
+    /// What the machine is yet to be told; it takes together what waits together.
+    inbox: Vec<RaftEvent>,
+    turn_planned: bool,
+    /// What raft asked for and was not begun.
+    effects: VecDeque<Effect>,
+    executing: bool,
+    /// What the disk has to do, in this order.
+    disk: VecDeque<disk::Job>,
+    pub role: Standing,
+    /// Who is in the group, as of the newest change that was handed out.
+    members: ConfState,
+    /// When the leader was last heard.
+    leader_heard: u64,
+    clock: Steady,
+    writing: Writing,
+    pub sessions: Sessions,
+    listening: Listening,
+    planning: Planning,
+    /// Reads that wait for raft, each with the newest entry that was acknowledged when it was asked for.
+    reads: BTreeMap<u64, u64>,
+    /// Index of the newest snapshot that was begun or installed.
     snapshot: u64,
 }
 
-/// Who is answered when an entry was applied.
-#[derive(Debug, Clone)]
-pub enum Waiting {
-    Client { sending: u64 },
-    Planner,
-    Hello { connection: u64 },
-    Reports { connection: u64, number: u64 },
+/// What the manager is in the group, as its machine last said.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Standing {
+    pub term: u64,
+    pub leads: bool,
+    pub leader: Option<u64>,
+    /// Leads and has applied an entry of its own term.
+    pub may_plan: bool,
+}
+
+impl Manager {
+    /// A machine without a manager's data.
+    pub fn new(id: u64) -> Self {
+        Self {
+            id,
+            replaces: None,
+            disk: Disk::new(),
+            files: BTreeMap::new(),
+            boots: 0,
+            full_until: 0,
+            slow_until: 0,
+            stalled_until: 0,
+            clock_off: 0,
+            run: None,
+        }
+    }
+
+    /// What every member's disk begins with: those that the group began with, whether it is one of them or
+    /// not.
+    pub fn found(&mut self, voters: &[u64]) {
+        let conf_state = Some(ConfState::of_voters(voters));
+        let founding = Batch { conf_state, ..Batch::default() };
+        self.disk.open().append(&founding).expect("no crash is planned before the first start");
+    }
+
+    pub fn boot(&self) -> Option<u64> {
+        self.run.as_ref().map(|run| run.boot)
+    }
 }
 
 impl World {
-    pub(crate) fn manager_starts(&mut self) {
-        if self.manager.run.is_some() {
+    pub(crate) fn manager_starts(&mut self, host: usize) {
+        let (seed, now, elapsed) = (self.seed, self.now, self.elapsed());
+        let manager = &mut self.managers[host];
+        if manager.run.is_some() {
             return;
         }
-        let manager = &mut self.manager;
         manager.boots += 1;
-        let mut log = manager.disk.open();
-        if log.load().expect("a memory log loads").conf_state.voters.is_empty() {
-            let conf_state = ConfState::of_voters([1]);
-            log.append(&Batch { conf_state: Some(conf_state), ..Batch::default() })
-                .expect("no crash is planned");
-        }
-        let restored = restored(log.load().expect("a memory log loads"));
-        let snapshot = restored.snapshot.as_ref().map_or(0, |meta| meta.index);
-        manager.files.retain(|index, _| *index == snapshot);
-        let state =
-            manager.files.get(&snapshot).cloned().map(|parts| State::restore(parts).expect("it was whole"));
-        let config = Config { keep_entries: 10, ..Config::new(1, self.seed ^ (manager.boots << 32)) };
-        let (machine, effects) = Machine::new(config, restored).expect("what was stored is consistent");
         let boot = manager.boots;
+        let log = manager.disk.open();
+        let loaded = log.load().expect("a memory log loads");
+        let restored = Restored {
+            hard_state: loaded.hard_state,
+            conf_state: loaded.conf_state,
+            snapshot: loaded.snapshot,
+            entries: loaded.entries,
+        };
+        let snapshot = restored.snapshot.as_ref().map_or(0, |meta| meta.index);
+        // What a crash left behind: files that were never recorded, or are no longer needed.
+        manager.files.retain(|index, _| *index == snapshot);
+        let state = match manager.files.get(&snapshot) {
+            Some(parts) => State::restore(Parts::clone(parts)).expect("a snapshot is whole"),
+            None => State::new(),
+        };
+        let seed = seed ^ boot << 32 ^ manager.id << 48;
+        let config = Config { keep_entries: disk::KEEP_ENTRIES, ..Config::new(manager.id, seed) };
+        let (machine, effects) = Machine::new(config, restored).expect("what was stored is consistent");
+        let (mut clock, members) = (Steady::default(), machine.members().clone());
+        clock.saw(state.clock(), elapsed);
         manager.run = Some(Run {
             boot,
             machine,
             log,
-            state: state.unwrap_or_default(),
-            writes: VecDeque::new(),
-            waiting: BTreeMap::new(),
-            next_proposal: 1,
-            term: 0,
-            leads: false,
-            may_plan: false,
-            woken: BTreeSet::new(),
-            liveness: None,
-            session: None,
+            state,
+            inbox: Vec::new(),
+            turn_planned: false,
+            effects: VecDeque::new(),
+            executing: false,
+            disk: VecDeque::new(),
+            role: Standing::default(),
+            members,
+            leader_heard: now,
+            clock,
+            writing: Writing::default(),
+            sessions: Sessions::default(),
+            listening: Listening::default(),
+            planning: Planning::default(),
+            reads: BTreeMap::new(),
             snapshot,
         });
-        self.after(50, Event::Tick { boot });
-        self.execute(effects);
-        self.dial_again();
+        let first = self.chance.between(1, TICK);
+        self.at_manager(host, first, OnManager::Tick);
+        self.at_manager(host, first, OnManager::Second);
+        self.execute(host, effects);
+        self.oracle_restored(host);
     }
 
-    pub(crate) fn manager_dies(&mut self) {
-        if self.manager.run.take().is_some() {
-            self.faults += u64::from(self.faulty);
-            self.manager.disk.power_off();
-            self.client.unanswered();
-            self.breaks();
-            let pause = self.chance.between(100, 12_000);
-            self.after(pause, Event::ManagerStarts);
+    pub(crate) fn manager_dies(&mut self, host: usize) {
+        if self.managers[host].run.is_none() {
+            return;
         }
+        self.break_connections_of_manager(host);
+        self.managers[host].run = None;
+        self.managers[host].disk.power_off();
+        self.forget_connections();
+        let longest = if self.faulty { 6_000 } else { 500 };
+        let pause = self.chance.between(50, longest);
+        self.after(pause, Event::ManagerStarts { host });
     }
 
-    pub(crate) fn disk_fails(&mut self) {
-        let point = if self.chance.one_in(2) { CrashPoint::Before } else { CrashPoint::After };
-        let write = self.chance.between(1, 6);
-        if self.faulty {
-            self.manager.disk.crash_at(write, point);
+    /// The machine with the member of this id.
+    pub(crate) fn host_of(&self, id: u64) -> Option<usize> {
+        self.managers.iter().position(|manager| manager.id == id)
+    }
+
+    /// The manager that leads and knows it, in the newest term.
+    pub(crate) fn leader(&self) -> Option<usize> {
+        let leads = |host: &usize| self.life(*host).is_some_and(|run| run.role.may_plan);
+        (0..self.managers.len()).filter(leads).max_by_key(|host| self.life(*host).map(|run| run.role.term))
+    }
+
+    pub(crate) fn life(&self, host: usize) -> Option<&Run> {
+        self.managers[host].run.as_ref()
+    }
+
+    pub(crate) fn manager_event(&mut self, host: usize, boot: u64, what: OnManager) {
+        if self.managers[host].boot() != Some(boot) {
+            return self.void_event(what);
         }
-    }
-
-    pub(crate) fn tick(&mut self, boot: u64) {
-        if self.manager.run.as_ref().is_some_and(|run| run.boot == boot) {
-            self.raft(RaftEvent::Tick);
-            self.after(50, Event::Tick { boot });
-        }
-    }
-
-    fn raft(&mut self, event: RaftEvent) {
-        if let Some(run) = &mut self.manager.run {
-            let effects = run.machine.on(event);
-            self.execute(effects);
-        }
-    }
-
-    /// Proposes a command on behalf of `who`.
-    pub(crate) fn propose(&mut self, command: Command, who: Waiting) {
-        let Some(run) = &mut self.manager.run else { return };
-        let id = run.next_proposal;
-        run.next_proposal += 1;
-        run.waiting.insert(id, who);
-        let proposal = self.encode(id, command);
-        self.raft(RaftEvent::Propose(vec![proposal]));
-    }
-
-    fn execute(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            let Some(run) = &mut self.manager.run else { return };
-            match effect {
-                Effect::Persist(persist) => {
-                    run.writes.push_back(persist);
-                    if self.defect == Some(Defect::AnswersEarly) {
-                        self.answer_early();
-                    }
-                    if self.manager.run.as_ref().is_some_and(|run| run.writes.len() == 1) {
-                        self.next_write();
-                    }
-                }
-                Effect::Apply(entries) => {
-                    let last = entries.last().map(|committed| committed.entry.index);
-                    entries.into_iter().for_each(|committed| self.apply(committed));
-                    if let Some(index) = last {
-                        self.raft(RaftEvent::Applied { index });
-                        self.maybe_snapshot(index);
-                    }
-                }
-                Effect::Role { term, role, .. } => {
-                    run.leads = role == Role::Leader;
-                    run.may_plan &= run.leads && run.term == term;
-                    run.term = term;
-                }
-                Effect::Compact { snapshot, up_to } => self.compact(snapshot, up_to),
-                Effect::Dropped { proposal, .. } => {
-                    if let Some(Waiting::Client { .. }) = run.waiting.remove(&proposal) {
-                        self.client.unanswered();
-                    }
-                }
-                Effect::ReadReady { .. } | Effect::Send(_) => {}
+        match what {
+            OnManager::Tick => self.tick(host),
+            OnManager::Turn => self.turn(host),
+            OnManager::Second => self.second(host),
+            OnManager::Disk => self.disk_turns(host),
+            OnManager::SnapshotWritten { index, parts } => self.snapshot_written(host, index, parts),
+            OnManager::SnapshotReceived(message) => self.raft(host, RaftEvent::Message(*message)),
+            OnManager::SnapshotSent { to, delivered } => {
+                self.raft(host, RaftEvent::SnapshotSent { to, delivered });
             }
-        }
-    }
-
-    fn next_write(&mut self) {
-        let Some(boot) = self.manager.run.as_ref().map(|run| run.boot) else { return };
-        let slow = if self.faulty && self.chance.one_in(30) { 1_500 } else { 4 };
-        let delay = self.chance.between(0, slow);
-        self.after(delay, Event::Written { boot });
-    }
-
-    pub(crate) fn written(&mut self, boot: u64) {
-        let Some(run) = self.manager.run.as_mut().filter(|run| run.boot == boot) else { return };
-        let Some(persist) = run.writes.pop_front() else { return };
-        if run.log.append(&batch(&persist)).is_err() {
-            return self.manager_dies();
-        }
-        if !run.writes.is_empty() {
-            self.next_write();
-        }
-        self.raft(RaftEvent::Persisted { number: persist.number });
-    }
-
-    fn apply(&mut self, committed: Committed) {
-        let (index, term) = (committed.entry.index, committed.entry.term);
-        let Some(run) = &mut self.manager.run else { return };
-        let led_before = run.may_plan;
-        run.may_plan |= run.leads && term == run.term;
-        if committed.entry.kind != EntryKind::Command {
-            run.state.advance(Applied { term, index });
-        } else {
-            let place = committed.entry.data.as_ref().try_into().map_or(0, u64::from_be_bytes);
-            let command = self.commands[usize::try_from(place).unwrap_or(0)].clone();
-            let outcome = run.state.apply(term, index, &command);
-            if let Outcome::Applied { changes, .. } = &outcome {
-                self.wake(changes);
+            OnManager::Unreachable { to } => self.raft(host, RaftEvent::Unreachable { to }),
+            OnManager::Plan(key) => self.plan(host, key),
+            OnManager::Propose { key, term, command } => self.propose_planned(host, key, term, *command),
+            OnManager::Request { client, sending, command, deadline } => {
+                let who = Who::Client { client, sending };
+                self.submit(host, who, *command, deadline);
             }
-            let waiting = committed.proposal.and_then(|id| self.manager.run.as_mut()?.waiting.remove(&id));
-            if let Some(who) = waiting {
-                self.answer(&who, &outcome);
-            }
-        }
-        if !led_before && self.manager.run.as_ref().is_some_and(|run| run.may_plan) {
-            self.leads();
+            OnManager::Peer { from, from_boot, said } => self.hears_peer(host, from, from_boot, said),
         }
     }
 
-    fn answer(&mut self, who: &Waiting, outcome: &Outcome) {
-        match *who {
-            Waiting::Planner => {}
-            Waiting::Client { sending } => self.client.answered(sending, outcome),
-            Waiting::Hello { connection } if connection == self.connection && self.connected => {
-                if let Outcome::Applied { answer: Answer::Session { number }, .. } = outcome {
-                    if let Some(run) = &mut self.manager.run {
-                        run.session = Some(*number);
-                    }
-                    self.send_assignment();
-                }
-            }
-            Waiting::Reports { connection, number } if connection == self.connection => {
-                if !matches!(outcome, Outcome::Rejected(_)) {
-                    self.send_worker(ToWorker::Stored(number));
-                }
-            }
-            Waiting::Hello { .. } | Waiting::Reports { .. } => {}
+    /// Whoever it was meant for is dead. A client notices that its connection is gone.
+    fn void_event(&mut self, what: OnManager) {
+        if let OnManager::Request { client, sending, .. } = what {
+            let unknown = Err(crate::event::Unanswered::Unknown);
+            self.answer_client(client, sending, unknown);
         }
     }
 
-    /// The defect: whoever waits is told before anything is durable.
-    fn answer_early(&mut self) {
-        let Some(run) = &self.manager.run else { return };
-        for waiting in run.waiting.values() {
-            if let Waiting::Client { sending } = waiting {
-                self.client.answered(*sending, &Outcome::Unchanged { answer: Answer::Done });
+    fn tick(&mut self, host: usize) {
+        self.at_manager(host, TICK, OnManager::Tick);
+        self.raft(host, RaftEvent::Tick);
+        let now = self.now;
+        let Some(run) = &mut self.managers[host].run else { return };
+        if run.role.leads {
+            run.leader_heard = now;
+        } else if now - run.leader_heard > LEADERLESS {
+            self.send_workers_elsewhere(host);
+        }
+    }
+
+    pub(crate) fn raft_arrives(&mut self, message: warren_consensus::Message) {
+        let Some(host) = self.host_of(message.to) else { return };
+        let from = self.host_of(message.from);
+        let now = self.now;
+        let Some(run) = &mut self.managers[host].run else {
+            // Nothing listens there.
+            if let Some(from) = from.filter(|_| self.chance.one_in(4)) {
+                self.at_manager(from, 5, OnManager::Unreachable { to: message.to });
             }
-        }
-    }
-
-    /// A new leader: the cluster is founded if it is not, and every key is woken.
-    fn leads(&mut self) {
-        let at = self.time();
-        if self.state().is_some_and(|state| state.cluster().is_none()) {
-            let ranges = vec!["10.210.0.0/16".parse().expect("a valid range")];
-            self.propose(Command::CreateCluster { id: ClusterId(Id(1)), ranges, at }, Waiting::Planner);
-        }
-        let (id, name, description) = self.worker.registration();
-        self.propose(Command::RegisterNode { id, name, description, at }, Waiting::Planner);
-        self.wake_all();
-    }
-
-    fn wake(&mut self, changes: &[Change]) {
-        for change in changes {
-            match *change {
-                Change::Service(id) => self.wake_service(id),
-                Change::Task(id) => self.wake_service(id.service),
-                Change::Node(_) => self.wake_all(),
-                Change::Assignment(_) => self.send_assignment(),
-                Change::Cluster => {}
-            }
-        }
-    }
-
-    pub(crate) fn manager_hears(&mut self, message: ToManager) {
-        let (node, at, connection) = (self.worker.id, self.time(), self.connection);
-        let Some(run) = &mut self.manager.run else { return };
-        let session = run.session;
-        if let (Some(liveness), Some(_)) = (&mut run.liveness, session) {
-            liveness.heard(node, std::time::Duration::from_millis(at.0));
-        }
-        match message {
-            ToManager::Hello => {
-                let (_, _, description) = self.worker.registration();
-                let open = Command::OpenSession { node, description, at };
-                self.propose(open, Waiting::Hello { connection });
-            }
-            ToManager::Sync(version) => {
-                if session.is_some() && run.state.assignment_version(&node) != Some(version) {
-                    self.send_assignment();
-                }
-            }
-            ToManager::Reports(number, reports) => {
-                if let Some(session) = session {
-                    if self.defect == Some(Defect::StoresLater) {
-                        self.send_worker(ToWorker::Stored(number));
-                    }
-                    let report = Command::ReportTasks { node, session, reports, at };
-                    self.propose(report, Waiting::Reports { connection, number });
-                }
-            }
-        }
-    }
-
-    fn send_assignment(&mut self) {
-        let node = self.worker.id;
-        let Some(run) = self.manager.run.as_ref().filter(|run| run.session.is_some()) else { return };
-        if let Some(assignment) = run.state.assignment(&node) {
-            self.send_worker(ToWorker::Assignment(assignment.version, assignment.tasks));
-        }
-    }
-
-    fn send_worker(&mut self, message: ToWorker) {
-        let session = self.connection;
-        if self.connected {
-            // A fixed delay keeps a stream's order.
-            self.after(2, Event::ToWorker { session, message });
-        }
-    }
-
-    fn maybe_snapshot(&mut self, index: u64) {
-        let manager = &mut self.manager;
-        let Some(run) = manager.run.as_mut().filter(|run| index >= run.snapshot + SNAPSHOT_EVERY) else {
             return;
         };
-        run.snapshot = index;
-        manager.files.insert(index, run.state.export());
-        self.raft(RaftEvent::Snapshotted { index });
-    }
-
-    fn compact(&mut self, snapshot: SnapshotMeta, up_to: u64) {
-        let Some(run) = &mut self.manager.run else { return };
-        let done = run.log.set_snapshot(&snapshot).and_then(|()| run.log.compact(up_to));
-        if done.is_err() {
-            return self.manager_dies();
+        if matches!(message.kind, MessageKind::Append | MessageKind::Heartbeat)
+            && message.term >= run.role.term
+        {
+            run.leader_heard = now;
         }
-        self.manager.files.retain(|index, _| *index >= snapshot.index);
+        self.raft(host, RaftEvent::Message(message));
     }
-}
 
-fn batch(persist: &Persist) -> Batch {
-    let Persist { number: _, snapshot, entries, hard_state } = persist.clone();
-    Batch { snapshot, entries, hard_state, conf_state: None }
-}
+    /// Tells the machine what happened, at once or when the driver comes to it.
+    pub(crate) fn raft(&mut self, host: usize, event: RaftEvent) {
+        let waits = self.chance.one_in(4);
+        let Some(run) = &mut self.managers[host].run else { return };
+        run.inbox.push(event);
+        if run.executing || run.turn_planned {
+            return;
+        }
+        if waits {
+            run.turn_planned = true;
+            let delay = self.chance.between(0, 4);
+            return self.at_manager(host, delay, OnManager::Turn);
+        }
+        self.turn(host);
+    }
 
-fn restored(loaded: Loaded) -> Restored {
-    let Loaded { hard_state, conf_state, snapshot, entries } = loaded;
-    Restored { hard_state, conf_state, snapshot, entries }
+    /// The driver's turn: the machine takes all that waits, and what it asks for is done.
+    fn turn(&mut self, host: usize) {
+        loop {
+            let Some(run) = &mut self.managers[host].run else { return };
+            run.turn_planned = false;
+            let waiting = std::mem::take(&mut run.inbox);
+            if waiting.is_empty() {
+                return;
+            }
+            let effects = run.machine.on_all(waiting);
+            self.execute(host, effects);
+        }
+    }
+
+    /// Executes effects in order; those that come meanwhile come after them.
+    fn execute(&mut self, host: usize, effects: Vec<Effect>) {
+        let Some(run) = &mut self.managers[host].run else { return };
+        run.effects.extend(effects);
+        if std::mem::replace(&mut run.executing, true) {
+            return;
+        }
+        while let Some(effect) = self.managers[host].run.as_mut().and_then(|run| run.effects.pop_front()) {
+            self.execute_one(host, effect);
+        }
+        if let Some(run) = &mut self.managers[host].run {
+            run.executing = false;
+        }
+    }
+
+    fn execute_one(&mut self, host: usize, effect: Effect) {
+        match effect {
+            Effect::Persist(persist) => self.ask_disk(host, disk::Job::Write(persist)),
+            Effect::Compact { snapshot, up_to } => {
+                self.ask_disk(host, disk::Job::Compact { snapshot, up_to });
+            }
+            Effect::Send(messages) => self.send_raft(host, messages),
+            Effect::Apply(entries) => self.apply(host, entries),
+            Effect::Role { term, role, leader } => {
+                let Some(run) = &mut self.managers[host].run else { return };
+                let leads = role == Role::Leader;
+                let may_plan = leads && run.role.may_plan && run.role.term == term;
+                run.role = Standing { term, leads, leader, may_plan };
+                if leads {
+                    self.oracle_elected(host, term);
+                }
+            }
+            Effect::Dropped { proposal, reason } => self.dropped(host, proposal, reason),
+            Effect::Fatal(fatal) => self.demand(Err(format!("no manager ends: {fatal}"))),
+            Effect::Members { index, members } => self.members_are(host, index, members),
+            Effect::ReadReady { ctx, index } => self.read_is_ready(host, ctx, index),
+        }
+    }
+
+    /// The time that a manager puts into what it proposes.
+    pub(crate) fn stamp(&self, host: usize) -> Timestamp {
+        let manager = &self.managers[host];
+        let own = self.wall(manager.clock_off);
+        match &manager.run {
+            _ if self.defect == Some(Defect::TrustsItsClock) => own,
+            Some(run) => run.clock.now(own, self.elapsed()),
+            None => own,
+        }
+    }
+
+    /// Workers that are known by number here and by id there.
+    pub(crate) fn worker_keys(&self) -> BTreeSet<usize> {
+        (0..self.workers.len()).collect()
+    }
 }

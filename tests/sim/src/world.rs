@@ -1,120 +1,48 @@
-//! What happens when: the queue of events, the faults, and the end.
+//! What happens when: the queue of events, and the end.
 
-use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::time::Duration;
 
-use warren_consensus::Proposal;
-use warren_core::{Command, State};
-use warren_task::Action;
-use warren_types::{AssignmentVersion, NodeId, TaskAssignment, TaskId, TaskReport, Timestamp};
+use warren_consensus::ConfState;
+use warren_core::Command;
+use warren_types::Timestamp;
 
 use crate::chance::Chance;
 use crate::client::Client;
-use crate::invariants::{self, Violation};
+use crate::event::{Event, OnClient};
+use crate::faults::Climate;
+use crate::invariants::{self, Oracle, Violation};
 use crate::manager::Manager;
-use crate::planner::Key;
-use crate::worker::{Fate, Worker};
+use crate::network::{Connections, Ways};
+use crate::trace::Trace;
+use crate::worker::Worker;
 
 /// Faults happen until here, in milliseconds.
-const CHAOS: u64 = 60_000;
+const CHAOS: u64 = 25_000;
 /// By then the cluster must be at rest: the longest back-off of a slot is five minutes.
-const END: u64 = CHAOS + 30 * 60_000;
+const END: u64 = CHAOS + 15 * 60_000;
+/// How often it is looked whether everything is at rest.
+const LOOK: u64 = 500;
 /// Virtual time at which histories begin; anything but 0, so that a missing time shows.
 const EPOCH: u64 = 1_700_000_000_000;
-
-/// One thing that happens. `boot` says in which life of its process; what is of an earlier life is void.
-#[derive(Debug, Clone)]
-pub enum Event {
-    /// Raft's clock.
-    Tick {
-        boot: u64,
-    },
-    /// The disk has done the oldest write.
-    Written {
-        boot: u64,
-    },
-    /// A planner looks at a key.
-    Plan {
-        boot: u64,
-        key: Key,
-    },
-    /// The manager's power goes, or comes back.
-    ManagerDies,
-    ManagerStarts,
-    /// The disk will lose power at one of its next writes.
-    DiskFails,
-    /// The agent is killed, or starts.
-    AgentDies,
-    AgentStarts,
-    /// The agent dials.
-    Dials {
-        boot: u64,
-    },
-    /// The session's connection breaks.
-    Breaks,
-    /// The agent asks whether its assignment is current, and repeats what was not acknowledged.
-    Syncs {
-        boot: u64,
-    },
-    /// Something arrives at the other end of a session.
-    ToManager {
-        session: u64,
-        message: ToManager,
-    },
-    ToWorker {
-        session: u64,
-        message: ToWorker,
-    },
-    /// The agent's actor for a task looks what to do.
-    Steps {
-        boot: u64,
-        task: TaskId,
-    },
-    /// What an actor did is done.
-    Acts {
-        boot: u64,
-        task: TaskId,
-        action: Action,
-        fate: Fate,
-    },
-    /// Some process exits by itself.
-    Exits,
-    /// The client does something, or repeats it.
-    Client,
-    /// Faults are over.
-    Peace,
-    /// Is everything at rest?
-    Look,
-}
-
-/// From an agent.
-#[derive(Debug, Clone)]
-pub enum ToManager {
-    Hello,
-    Sync(AssignmentVersion),
-    Reports(u64, Vec<TaskReport>),
-}
-
-/// To an agent.
-#[derive(Debug, Clone)]
-pub enum ToWorker {
-    Assignment(AssignmentVersion, Vec<TaskAssignment>),
-    Stored(u64),
-}
+const MANAGERS: usize = 3;
+const WORKERS: usize = 5;
+const CLIENTS: usize = 2;
 
 /// A mistake put in on purpose, to show that the invariants find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Defect {
-    /// The manager answers before its write is durable.
+    /// A manager answers before its write is durable.
     AnswersEarly,
-    /// The agent says that a task is removed when its container still is there.
+    /// An agent says that a task is removed when its container still is there.
     SaysRemovedEarly,
-    /// The manager says that reports are stored before they are.
-    StoresLater,
+    /// A leader stamps with its own wall clock, however far that is behind the cluster's.
+    TrustsItsClock,
 }
 
 /// What a history was.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct History {
     /// Hash of every event, in order.
     pub trace: u64,
@@ -122,186 +50,237 @@ pub struct History {
     pub events: u64,
     /// How many faults.
     pub faults: u64,
-    /// How many writes were acknowledged to the client.
+    /// How many writes were acknowledged to clients.
     pub acknowledged: u64,
+    /// How many entries were applied.
+    pub entries: u64,
+    /// How many terms had a leader.
+    pub leaders: u64,
+    /// How often the members changed.
+    pub changes: u64,
+    /// How often a member took over a snapshot from the leader.
+    pub installed: u64,
+    /// How many reads through raft were answered.
+    pub reads: u64,
+    /// Virtual milliseconds until everything was at rest.
+    pub lasted: u64,
+}
+
+struct Scheduled {
+    at: u64,
+    sequence: u64,
+    event: Event,
 }
 
 /// A cluster and everything around it.
 pub struct World {
     pub(crate) seed: u64,
+    /// What no clock on any machine can disturb.
     pub(crate) now: u64,
     pub(crate) chance: Chance,
-    queue: BTreeMap<(u64, u64), Event>,
+    queue: BinaryHeap<Scheduled>,
     sequence: u64,
-    pub(crate) manager: Manager,
-    pub(crate) worker: Worker,
-    pub(crate) client: Client,
-    /// Every command that was ever encoded; the log holds its place here.
+    pub(crate) managers: Vec<Manager>,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) ways: Ways,
+    pub(crate) connections: Connections,
+    pub(crate) climate: Climate,
+    /// Every command that was ever proposed; the log holds its place here.
     pub(crate) commands: Vec<Command>,
     pub(crate) faulty: bool,
     pub(crate) faults: u64,
-    /// Number of the newest connection, and whether it stands.
-    pub(crate) connection: u64,
-    pub(crate) connected: bool,
+    pub(crate) installed_snapshots: u64,
+    pub(crate) reads_answered: u64,
+    /// Ids of the members that the group began with, and the highest that was ever given.
+    pub(crate) founders: Vec<u64>,
+    pub(crate) newest_member: u64,
     pub(crate) defect: Option<Defect>,
-    trace: DefaultHasher,
+    pub(crate) oracle: Oracle,
+    broken: Option<String>,
+    trace: Trace,
     events: u64,
+    /// Every event is printed.
+    shown: bool,
 }
 
 impl World {
     /// A cluster before its first start.
     pub fn new(seed: u64, defect: Option<Defect>) -> Self {
+        let mut chance = Chance::new(seed);
+        let climate = Climate::draw(&mut chance);
+        let ids: Vec<u64> = (1..=MANAGERS as u64).collect();
+        let mut managers: Vec<Manager> = ids.iter().map(|id| Manager::new(*id)).collect();
+        let founders = if chance.one_in(3) { vec![1] } else { ids.clone() };
+        managers.iter_mut().for_each(|manager| manager.found(&founders));
         let mut world = Self {
             seed,
             now: EPOCH,
-            chance: Chance::new(seed),
-            queue: BTreeMap::new(),
+            chance,
+            queue: BinaryHeap::new(),
             sequence: 0,
-            manager: Manager::default(),
-            worker: Worker::new(NodeId(warren_types::Id(77))),
-            client: Client::default(),
+            managers,
+            workers: (0..WORKERS).map(Worker::new).collect(),
+            clients: (0..CLIENTS).map(Client::new).collect(),
+            ways: Ways::default(),
+            connections: Connections::default(),
+            climate,
             commands: Vec::new(),
             faulty: true,
             faults: 0,
-            connection: 0,
-            connected: false,
+            installed_snapshots: 0,
+            reads_answered: 0,
+            founders: founders.clone(),
+            newest_member: MANAGERS as u64,
             defect,
-            trace: DefaultHasher::new(),
+            oracle: Oracle::new(ConfState::of_voters(founders)),
+            broken: None,
+            trace: Trace::default(),
             events: 0,
+            shown: std::env::var_os("WARREN_SIM_TRACE").is_some(),
         };
-        for event in [Event::ManagerStarts, Event::AgentStarts, Event::Client] {
-            world.after(1, event);
+        for host in 0..MANAGERS {
+            world.after(1, Event::ManagerStarts { host });
+        }
+        for worker in 0..WORKERS {
+            world.after(1, Event::AgentStarts { worker });
+        }
+        for client in 0..CLIENTS {
+            world.after(500, Event::Client { client, what: OnClient::Acts });
         }
         world.after(CHAOS, Event::Peace);
-        world.plan_faults();
+        world.plan_faults(CHAOS);
         world
     }
 
-    fn plan_faults(&mut self) {
-        let kinds = [Event::ManagerDies, Event::DiskFails, Event::AgentDies, Event::Breaks, Event::Exits];
-        for kind in kinds {
-            for _ in 0..self.chance.between(1, 4) {
-                let at = self.chance.between(500, CHAOS - 1);
-                self.after(at, kind.clone());
-            }
-        }
+    /// The time on a wall clock that is off by so many milliseconds.
+    pub(crate) fn wall(&self, off: i64) -> Timestamp {
+        Timestamp(self.now.saturating_add_signed(off))
     }
 
-    /// The time, as commands and reports carry it.
-    pub(crate) fn time(&self) -> Timestamp {
-        Timestamp(self.now)
+    /// The time on a clock that never jumps.
+    pub(crate) fn elapsed(&self) -> Duration {
+        Duration::from_millis(self.now - EPOCH)
     }
 
     /// Makes `event` happen in so many milliseconds.
     pub(crate) fn after(&mut self, millis: u64, event: Event) {
         self.sequence += 1;
-        self.queue.insert((self.now + millis, self.sequence), event);
+        self.queue.push(Scheduled { at: self.now + millis, sequence: self.sequence, event });
     }
 
-    /// Makes `event` happen soon, after a delay that chance gives.
-    pub(crate) fn soon(&mut self, event: Event) {
-        let delay = if self.faulty && self.chance.one_in(50) { 2_000 } else { 20 };
-        let delay = self.chance.between(0, delay);
-        self.after(delay, event);
+    /// Takes note of a violation; the first one ends the history.
+    pub(crate) fn demand(&mut self, holds: Result<(), String>) {
+        if let (Err(what), None) = (holds, &self.broken) {
+            self.broken = Some(what);
+        }
     }
 
-    /// Encodes a command for the log.
-    pub(crate) fn encode(&mut self, id: u64, command: Command) -> Proposal {
-        self.commands.push(command);
-        let place = self.commands.len() as u64 - 1;
-        Proposal { id, data: place.to_be_bytes().to_vec().into() }
-    }
-
-    /// The manager's state, while it runs.
-    pub(crate) fn state(&self) -> Option<&State> {
-        self.manager.run.as_ref().map(|run| &run.state)
+    /// One more word into the trace.
+    pub(crate) fn trace(&mut self, word: u64) {
+        self.trace.add(word);
     }
 
     /// Runs until everything is at rest.
     ///
     /// # Errors
     /// The first violation.
-    pub fn run(mut self) -> Result<History, Violation> {
-        while let Some(((at, _), event)) = self.queue.pop_first() {
+    pub fn run(&mut self) -> Result<History, Violation> {
+        while let Some(Scheduled { at, event, .. }) = self.queue.pop() {
             self.now = at;
             self.events += 1;
-            (at, format!("{event:?}")).hash(&mut self.trace);
-            if matches!(event, Event::Look) && invariants::rest::holds(&self).is_ok() {
-                return Ok(History {
-                    trace: self.trace.finish(),
-                    events: self.events,
-                    faults: self.faults,
-                    acknowledged: self.client.acknowledged,
-                });
+            self.trace.add(at);
+            event.mark().into_iter().for_each(|word| self.trace.add(word));
+            if self.shown {
+                eprintln!("{:>6} {event:?}", self.now - EPOCH);
             }
-            if at > EPOCH + END {
-                return Err(self.violation(invariants::rest::holds(&self).err().unwrap_or_default()));
-            }
-            let shown = format!("{event:?}");
-            if std::env::var_os("WARREN_SIM_TRACE").is_some() && !matches!(event, Event::Tick { .. }) {
-                eprintln!("{} {shown}", self.now - EPOCH);
+            if matches!(event, Event::Look) {
+                match invariants::rest::holds(self) {
+                    Ok(()) => return self.finish(),
+                    Err(what) if at > EPOCH + END => {
+                        return Err(self.violation(&format!("converges: {what}")));
+                    }
+                    Err(_) => {}
+                }
             }
             self.happen(event);
-            if let Err(what) = invariants::check(&self) {
-                return Err(self.violation(format!("{what}, after {shown}")));
+            if let Some(what) = self.broken.take() {
+                return Err(self.violation(&what));
             }
         }
-        Err(self.violation("nothing happens any more".into()))
+        Err(self.violation("converges: nothing happens any more"))
     }
 
-    fn violation(&self, what: String) -> Violation {
-        Violation { seed: self.seed, at: self.now - EPOCH, events: self.events, what }
+    fn finish(&mut self) -> Result<History, Violation> {
+        let checked = invariants::state::at_the_end(self);
+        checked.map_err(|what| self.violation(&what))?;
+        Ok(History {
+            trace: self.trace.hash(),
+            events: self.events,
+            faults: self.faults,
+            acknowledged: self.clients.iter().map(|client| client.acknowledged).sum(),
+            entries: self.oracle.entries(),
+            leaders: self.oracle.terms_led(),
+            changes: self.oracle.membership_changes(),
+            installed: self.installed_snapshots,
+            reads: self.reads_answered,
+            lasted: self.now - EPOCH,
+        })
+    }
+
+    /// What was found now.
+    pub(crate) fn violation(&self, what: &str) -> Violation {
+        Violation { seed: self.seed, at: self.now - EPOCH, events: self.events, what: what.to_string() }
     }
 
     fn happen(&mut self, event: Event) {
+        let stalled = event.needs_manager(|id| self.host_of(id));
+        let until = stalled.map_or(0, |host| self.managers[host].stalled_until);
+        if until > self.now {
+            return self.after(until - self.now, event);
+        }
         match event {
-            Event::Tick { boot } => self.tick(boot),
-            Event::Written { boot } => self.written(boot),
-            Event::Plan { boot, key } => self.plan(boot, key),
-            Event::ManagerDies => self.manager_dies(),
-            Event::ManagerStarts => self.manager_starts(),
-            Event::DiskFails => self.disk_fails(),
-            Event::AgentDies => self.agent_dies(),
-            Event::AgentStarts => self.agent_starts(),
-            Event::Dials { boot } => self.dials(boot),
-            Event::Breaks => self.breaks(),
-            Event::Syncs { boot } => self.syncs(boot),
-            Event::ToManager { session, message } if self.stands(session) => self.manager_hears(message),
-            Event::ToWorker { session, message } if self.stands(session) => self.agent_hears(message),
-            Event::ToManager { .. } | Event::ToWorker { .. } => {}
-            Event::Steps { boot, task } => self.steps(boot, task),
-            Event::Acts { boot, task, action, fate } => self.acts(boot, task, &action, fate),
-            Event::Exits => self.some_process_exits(),
-            Event::Client => self.client_acts(),
+            Event::Manager { host, boot, what } => self.manager_event(host, boot, what),
+            Event::Raft(message) => self.raft_arrives(*message),
+            Event::Snapshot(message, parts) => self.snapshot_arrives(*message, parts),
+            Event::Worker { worker, boot, what } => self.worker_event(worker, boot, what),
+            Event::Up { connection, said } => self.up_arrives(connection, said),
+            Event::Down { connection, said } => self.down_arrives(connection, said),
+            Event::Client { client, what } => self.client_event(client, what),
+            Event::ManagerStarts { host } => self.manager_starts(host),
+            Event::AgentStarts { worker } => self.agent_starts(worker),
+            Event::Exits { worker, task } => {
+                if self.faulty {
+                    self.faults += u64::from(self.process_exits(worker, task));
+                }
+            }
+            Event::Fault(fault) => self.fault(fault),
             Event::Peace => {
-                self.faulty = false;
-                self.after(1_000, Event::Look);
+                self.peace();
+                self.after(LOOK, Event::Look);
             }
-            Event::Look => self.after(1_000, Event::Look),
+            Event::Look => self.after(LOOK, Event::Look),
         }
     }
+}
 
-    fn stands(&self, session: u64) -> bool {
-        self.connected && self.connection == session
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
     }
+}
 
-    /// The connection is gone for both ends; the agent dials again after a while.
-    pub(crate) fn breaks(&mut self) {
-        if std::mem::take(&mut self.connected) {
-            self.faults += u64::from(self.faulty);
-            if let Some(run) = &mut self.manager.run {
-                run.session = None;
-            }
-            self.worker.disconnected();
-            self.dial_again();
-        }
+impl Eq for Scheduled {}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
+}
 
-    /// The agent, if it runs, dials after a while.
-    pub(crate) fn dial_again(&mut self) {
-        if let Some(boot) = self.worker.boot() {
-            let pause = self.chance.between(50, 1_000);
-            self.after(pause, Event::Dials { boot });
-        }
+impl Ord for Scheduled {
+    /// The earliest is the greatest: the heap gives that first.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.sequence).cmp(&(self.at, self.sequence))
     }
 }

@@ -70,11 +70,10 @@ mod tests {
     use super::*;
     use crate::containerd::Containerd;
     use crate::process::Process;
-    use crate::scratch::Scratch;
+    use crate::scratch::{self, Scratch};
     use crate::wait::eventually;
     use std::io::{Read, Write};
     use std::net::TcpStream;
-    use std::os::unix::fs::PermissionsExt;
 
     fn get(port: u16, path: &str) -> Result<String, String> {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.to_string())?;
@@ -90,8 +89,7 @@ mod tests {
     fn the_server_answers_counts_and_ends_at_sigterm() {
         let scratch = Scratch::new();
         let program = scratch.path().join("server");
-        std::fs::write(&program, compile().unwrap()).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        scratch::install(&program, &compile().unwrap());
         let port = crate::ports::free();
         let mut command = Command::new(&program);
         command.env_clear().env("PORT", port.to_string()).env("WARREN_SERVICE", "a<b");

@@ -20,6 +20,7 @@ pub mod node;
 pub mod ports;
 pub mod process;
 pub mod scratch;
+pub mod small_disk;
 pub mod soak;
 pub mod tool;
 pub mod wait;

@@ -1,10 +1,11 @@
 //! A directory of one test, removed with everything that runs or is mounted in it.
 
 use std::path::Path;
+use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::leftovers;
+use crate::{leftovers, tool};
 
 /// Set to keep the directories of tests (not their processes), to look at logs afterwards.
 pub const KEEP: &str = "WARREN_TEST_KEEP";
@@ -33,6 +34,20 @@ impl Scratch {
     pub fn path(&self) -> &Path {
         self.directory.as_ref().expect("the directory is taken only by drop").path()
     }
+}
+
+/// Writes a program to `path`. Another process does the last step: what this one has open for writing, a child that
+/// another test starts at that moment has too, and then the program is too busy to be run.
+///
+/// # Panics
+/// If it cannot be written.
+#[track_caller]
+pub fn install(path: &Path, content: &[u8]) {
+    let raw = path.with_extension("raw");
+    std::fs::write(&raw, content).unwrap_or_else(|error| panic!("cannot write {}: {error}", raw.display()));
+    let mut install = Command::new("install");
+    install.args(["-m", "755"]).arg(&raw).arg(path);
+    tool::stdout(install, tool::DEADLINE).unwrap_or_else(|error| panic!("{error}"));
 }
 
 impl Default for Scratch {

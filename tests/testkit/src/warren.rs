@@ -144,14 +144,12 @@ fn exit_code(status: std::process::ExitStatus) -> i32 {
 mod tests {
     use super::*;
     use crate::netns::Netns;
-    use crate::scratch::Scratch;
-    use std::os::unix::fs::PermissionsExt;
+    use crate::scratch::{self, Scratch};
 
     /// A stand-in for the CLI: what is tested here is how it is run.
     fn stand_in(scratch: &Scratch, script: &str) -> Warren {
         let program = scratch.path().join("warren");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        scratch::install(&program, format!("#!/bin/sh\n{script}\n").as_bytes());
         Warren { program, contexts: scratch.path().join("contexts.toml"), netns: None }
     }
 

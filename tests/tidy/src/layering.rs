@@ -28,7 +28,7 @@ impl Crate {
 pub const PURE: [&str; 4] = ["warren-types", "warren-core", "warren-consensus", "warren-task"];
 
 /// What pure crates may use besides each other: data structures, errors, and serialisation of types.
-const PURE_MAY_USE: [&str; 6] = ["bytes", "imbl", "ipnet", "serde", "smallvec", "thiserror"];
+const PURE_MAY_USE: [&str; 7] = ["bytes", "imbl", "ipnet", "serde", "smallvec", "thiserror", "xxhash-rust"];
 
 /// The consensus machine is a shell around the raft crate, which wants a slog logger handed in.
 const CONSENSUS_MAY_USE: [&str; 2] = ["raft", "slog"];

@@ -93,7 +93,7 @@ fn spec(name: String, args: CreateArgs, env: Vec<v1::EnvVar>) -> Result<ServiceS
         reservations: Some(v1::Resources { cpu_milli: cpu.0, memory_bytes: memory.0 }),
         stop_grace_ms: Some(u64::try_from(grace).unwrap_or(u64::MAX)),
     };
-    let mut labels = std::collections::HashMap::new();
+    let mut labels = std::collections::BTreeMap::new();
     let mut wrong = Violations::default();
     for (key, value) in args.label {
         if labels.insert(key.clone(), value).is_some() {

@@ -3,11 +3,17 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod alone;
+mod changes;
+mod churn;
+mod crashes;
 mod dice;
 mod faults;
 mod group;
+mod hostile;
 mod member;
 mod network;
 mod reads;
 mod restored;
 mod slow_disk;
+mod stopped;
+mod transfer;

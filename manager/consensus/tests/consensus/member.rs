@@ -7,8 +7,8 @@ use std::{
 
 use bytes::Bytes;
 use warren_consensus::{
-    Committed, Config, DropReason, Effect, EntryKind, Event, Machine, Message, Persist, Proposal, Restored,
-    Role, SnapshotMeta,
+    Committed, ConfState, Config, DropReason, Effect, EntryKind, Event, Fatal, Machine, MemberChange,
+    Message, Persist, Proposal, Restored, Role, SnapshotMeta,
 };
 use warren_log::{Batch, Disk, LogStore, MemoryLog};
 
@@ -20,8 +20,10 @@ pub type State = Vec<(u64, u64, Bytes)>;
 pub enum Outcome {
     Role { term: u64, role: Role, leader: Option<u64> },
     Applied { index: u64, term: u64, data: Bytes, proposal: Option<u64> },
+    Members { index: u64, members: ConfState },
     Dropped { proposal: u64, reason: DropReason },
     ReadReady { ctx: u64, index: u64 },
+    Fatal(Fatal),
 }
 
 pub struct Member {
@@ -33,6 +35,8 @@ pub struct Member {
     /// What it sent and did; a crash cannot take it back.
     pub outbox: Vec<Message>,
     outcomes: Vec<Outcome>,
+    /// Its state applies, and says so later: [`Member::report_applied`].
+    pub slow_state: bool,
     boots: u64,
     /// Hash of every effect so far.
     pub trace: DefaultHasher,
@@ -44,13 +48,15 @@ pub struct Run {
     log: MemoryLog,
     pub state: State,
     writes: VecDeque<Persist>,
+    /// A snapshot that is being written beside, and what its machine said it covers.
+    snapshot: Option<SnapshotMeta>,
 }
 
 impl Member {
-    /// A member of a new group, not running yet.
+    /// A member of a group that begins with these voters, not running yet.
     pub fn found(id: u64, voters: &[u64]) -> Self {
         let disk = Disk::new();
-        let conf_state = warren_consensus::ConfState::of_voters(voters);
+        let conf_state = ConfState::of_voters(voters);
         let batch = Batch { conf_state: Some(conf_state), ..Batch::default() };
         disk.open().append(&batch).unwrap();
         Self {
@@ -60,6 +66,7 @@ impl Member {
             run: None,
             outbox: Vec::new(),
             outcomes: Vec::new(),
+            slow_state: false,
             boots: 0,
             trace: DefaultHasher::new(),
         }
@@ -80,7 +87,7 @@ impl Member {
             ..Config::new(self.id, seed ^ (self.boots << 32))
         };
         let (machine, effects) = Machine::new(config, restored).unwrap();
-        self.run = Some(Run { machine, log, state, writes: VecDeque::new() });
+        self.run = Some(Run { machine, log, state, writes: VecDeque::new(), snapshot: None });
         self.execute(effects);
     }
 
@@ -104,6 +111,14 @@ impl Member {
     pub fn propose(&mut self, id: u64) {
         let data = Bytes::from(format!("command {id}"));
         self.on(Event::Propose(vec![Proposal { id, data }]));
+    }
+
+    pub fn change(&mut self, id: u64, change: MemberChange) {
+        self.on(Event::ChangeMembers { id, change });
+    }
+
+    pub fn machine(&self) -> Option<&Machine> {
+        self.run.as_ref().map(|run| &run.machine)
     }
 
     /// Stores the content that comes with a snapshot message, before the machine hears of it.
@@ -147,27 +162,51 @@ impl Member {
 
     /// Takes a snapshot of everything applied.
     pub fn snapshot(&mut self) {
-        let Some(run) = &self.run else { return };
+        self.begin_snapshot();
+        self.end_snapshot();
+    }
+
+    /// Begins to write a snapshot of everything applied, beside all that follows.
+    pub fn begin_snapshot(&mut self) {
+        let Some(run) = &mut self.run else { return };
         let Some((index, ..)) = run.state.last() else { return };
-        let index = *index;
-        if self.snapshots.contains_key(&index) {
+        if run.snapshot.is_some() || self.snapshots.contains_key(index) {
             return;
         }
-        self.snapshots.insert(index, run.state.clone());
-        self.on(Event::Snapshotted { index });
+        // There is none if one that the leader sent waits to be loaded.
+        let Some(meta) = run.machine.snapshot_meta(*index) else { return };
+        self.snapshots.insert(meta.index, run.state.clone());
+        run.snapshot = Some(meta);
+    }
+
+    /// The snapshot that was begun is on stable storage.
+    pub fn end_snapshot(&mut self) {
+        let Some(meta) = self.run.as_ref().and_then(|run| run.snapshot.clone()) else { return };
+        self.on(Event::Snapshotted { index: meta.index });
+        if let Some(run) = &mut self.run {
+            run.snapshot = None;
+        }
     }
 
     fn execute(&mut self, effects: Vec<Effect>) {
         effects.hash(&mut self.trace);
+        let mut applied = None;
         for effect in effects {
             let Some(run) = &mut self.run else { return };
             match effect {
                 Effect::Role { term, role, leader } => {
                     self.outcomes.push(Outcome::Role { term, role, leader });
                 }
+                Effect::Members { index, members } => {
+                    self.outcomes.push(Outcome::Members { index, members });
+                }
                 Effect::Send(messages) => self.outbox.extend(messages),
-                Effect::Apply(committed) => self.apply(committed),
-                Effect::Persist(persist) => run.writes.push_back(persist),
+                Effect::Apply(committed) => applied = Some(self.apply(committed)),
+                Effect::Persist(persist) => {
+                    let earlier = run.writes.back().map_or(0, |earlier| earlier.number);
+                    assert!(earlier < persist.number, "writes are done in the order they are asked for");
+                    run.writes.push_back(persist);
+                }
                 Effect::Compact { snapshot, up_to } => self.compact(&snapshot, up_to),
                 Effect::Dropped { proposal, reason } => {
                     self.outcomes.push(Outcome::Dropped { proposal, reason });
@@ -175,11 +214,27 @@ impl Member {
                 Effect::ReadReady { ctx, index } => {
                     self.outcomes.push(Outcome::ReadReady { ctx, index });
                 }
+                Effect::Fatal(fatal) => {
+                    self.outcomes.push(Outcome::Fatal(fatal));
+                    self.run = None;
+                }
             }
+        }
+        // Only now: what it leads to comes after everything that was asked for here.
+        if let Some(index) = applied.filter(|_| !self.slow_state) {
+            self.on(Event::Applied { index });
         }
     }
 
-    fn apply(&mut self, committed: Vec<Committed>) {
+    /// Says what its slow state has applied.
+    pub fn report_applied(&mut self) {
+        if let Some((index, ..)) = self.state().last() {
+            self.on(Event::Applied { index: *index });
+        }
+    }
+
+    /// Applies entries; the index of the last one.
+    fn apply(&mut self, committed: Vec<Committed>) -> u64 {
         let run = self.run.as_mut().unwrap();
         let mut last = 0;
         for Committed { entry, proposal } in committed {
@@ -191,11 +246,12 @@ impl Member {
             run.state.push((index, term, data.clone()));
             self.outcomes.push(Outcome::Applied { index, term, data, proposal });
         }
-        self.on(Event::Applied { index: last });
+        last
     }
 
     fn compact(&mut self, snapshot: &SnapshotMeta, up_to: u64) {
         let run = self.run.as_mut().unwrap();
+        assert_eq!(Some(snapshot), run.snapshot.as_ref(), "it covers what was said at its beginning");
         let recorded = run.log.set_snapshot(snapshot);
         if recorded.and_then(|()| run.log.compact(up_to)).is_err() {
             return self.crash();
@@ -212,6 +268,6 @@ fn batch(persist: &Persist) -> Batch {
 
 /// What a member finds on its disk.
 pub fn restore(log: &MemoryLog) -> Restored {
-    let warren_log::Loaded { hard_state, conf_state, snapshot, entries } = log.load().unwrap();
+    let warren_log::Loaded { hard_state, conf_state, snapshot, entries, .. } = log.load().unwrap();
     Restored { hard_state, conf_state, snapshot, entries }
 }

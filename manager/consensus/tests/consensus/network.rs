@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use warren_consensus::{DropReason, Event, Message, MessageKind, Role};
+use warren_consensus::{ConfState, DropReason, Event, MemberChange, Membership, Message, MessageKind, Role};
 
 use crate::member::{Member, Outcome, State};
 
@@ -22,6 +22,12 @@ pub struct Flying {
 pub struct Truth {
     leaders: BTreeMap<u64, u64>,
     applied: BTreeMap<u64, (u64, Bytes)>,
+    /// The members as of each change of them, whoever applied it first.
+    members: BTreeMap<u64, ConfState>,
+    /// What was asked of each proposal that changes the members.
+    changes: BTreeMap<u64, MemberChange>,
+    /// Why changes of members were refused.
+    pub reasons: Vec<DropReason>,
     /// Proposals whose proposer saw them applied.
     pub acknowledged: BTreeSet<u64>,
     /// Proposals whose proposer was told that they will never be applied.
@@ -43,17 +49,33 @@ impl Truth {
             Outcome::Role { .. } => {}
             Outcome::Applied { index, term, data, proposal } => {
                 if let Some(id) = proposal {
-                    assert_eq!(data, format!("command {id}"), "answered with another's entry");
+                    assert_eq!(data, self.data_of(id), "answered with another's entry");
                     assert!(self.acknowledged.insert(id), "{id} was answered twice");
                 }
                 let first = self.applied.entry(index).or_insert((term, data.clone()));
                 assert_eq!(*first, (term, data), "member {member} differs at {index}");
             }
+            Outcome::Members { index, mut members } => {
+                if !self.applied.contains_key(&index) {
+                    self.members.insert(index, members.clone());
+                }
+                let (_, first) = self.members.range(..=index).next_back().unwrap();
+                // A snapshot can be sent to a member that was added after it was taken, and says
+                // that it learns; its receiver passes that on until it comes to the addition.
+                let ConfState { voters, learners, voters_outgoing, .. } = first;
+                let known = |id: &u64| [voters, learners, voters_outgoing].iter().any(|ids| ids.contains(id));
+                members.learners.retain(known);
+                assert_eq!(*first, members, "member {member} differs at {index}");
+            }
+            Outcome::Fatal(fatal) => panic!("member {member} stopped: {fatal}"),
             Outcome::Dropped { proposal, reason: DropReason::Unknown } => {
                 assert!(self.unknown.insert(proposal), "{proposal} was answered twice");
             }
-            Outcome::Dropped { proposal, .. } => {
+            Outcome::Dropped { proposal, reason } => {
                 assert!(self.refused.insert(proposal), "{proposal} was refused twice");
+                if self.changes.contains_key(&proposal) {
+                    self.reasons.push(reason);
+                }
             }
             Outcome::ReadReady { ctx, index } => {
                 let lowest = self.reads[&ctx];
@@ -63,9 +85,39 @@ impl Truth {
         }
     }
 
-    /// Everything applied, by anyone, in order.
-    pub fn commands(&self) -> Vec<&Bytes> {
-        self.applied.values().map(|(_, data)| data).filter(|data| !data.is_empty()).collect()
+    /// The entry that a proposal becomes.
+    pub fn data_of(&self, proposal: u64) -> Bytes {
+        match self.changes.get(&proposal) {
+            Some(change) => Membership::Change(change.clone()).encode().into(),
+            None => format!("command {proposal}").into(),
+        }
+    }
+
+    /// The members as of the last entry that anyone applied.
+    pub fn members(&self) -> &ConfState {
+        self.members.last_key_value().map(|(_, members)| members).expect("there are members")
+    }
+
+    /// Each change of the members that was applied.
+    pub fn history(&self) -> Vec<&ConfState> {
+        self.members.values().collect()
+    }
+
+    /// Nothing that was answered turned out otherwise.
+    pub fn check_answers(&self) {
+        let applied: BTreeSet<_> = self.applied.values().map(|(_, data)| data).collect();
+        for id in &self.acknowledged {
+            assert!(applied.contains(&self.data_of(*id)), "{id} was acknowledged and is lost");
+        }
+        // Of two equal changes one can be applied and the other refused.
+        for id in self.refused.iter().filter(|id| !self.changes.contains_key(id)) {
+            assert!(!applied.contains(&self.data_of(*id)), "{id} was refused and is there");
+        }
+    }
+
+    /// Who led in the highest term in which anyone did.
+    pub fn latest_leader(&self) -> Option<u64> {
+        self.leaders.last_key_value().map(|(_, leader)| *leader)
     }
 
     pub fn terms_with_leaders(&self) -> usize {
@@ -82,6 +134,8 @@ pub struct Network {
     pub flying: Vec<Flying>,
     /// Directions in which nothing passes.
     pub cut: BTreeSet<(u64, u64)>,
+    /// Those that never start again.
+    pub gone: BTreeSet<u64>,
     pub truth: Truth,
     seed: u64,
     proposals: u64,
@@ -90,17 +144,26 @@ pub struct Network {
 impl Network {
     /// A group of `size` voters with ids from 1, all running.
     pub fn new(size: u64, seed: u64) -> Self {
+        Self::with_joiners(size, 0, seed)
+    }
+
+    /// A group of `size` voters with ids from 1, and `joiners` more machines with the ids after
+    /// that, which are no members yet. All running.
+    pub fn with_joiners(size: u64, joiners: u64, seed: u64) -> Self {
         let voters: Vec<u64> = (1..=size).collect();
-        let members = voters.iter().map(|id| Member::found(*id, &voters)).collect();
+        let ids = 1..=size + joiners;
+        let members = ids.clone().map(|id| Member::found(id, &voters)).collect();
         let mut network = Self {
             members,
             flying: Vec::new(),
             cut: BTreeSet::new(),
+            gone: BTreeSet::new(),
             truth: Truth::default(),
             seed,
             proposals: 0,
         };
-        for id in voters {
+        network.truth.members.insert(0, ConfState::of_voters(voters));
+        for id in ids {
             network.start(id);
         }
         network
@@ -131,6 +194,9 @@ impl Network {
 
     pub fn start(&mut self, id: u64) {
         let seed = self.seed;
+        if self.gone.contains(&id) {
+            return;
+        }
         self.with(id, |member| {
             if member.run.is_none() {
                 member.start(seed);
@@ -138,11 +204,26 @@ impl Network {
         });
     }
 
+    /// A member breaks, and never starts again.
+    pub fn lose_member(&mut self, id: u64) {
+        self.with(id, |member| member.crash());
+        self.gone.insert(id);
+    }
+
     /// Proposes something new; the proposal's id.
     pub fn propose(&mut self, id: u64) -> u64 {
         self.proposals += 1;
         let proposal = self.proposals;
         self.with(id, |member| member.propose(proposal));
+        proposal
+    }
+
+    /// Proposes to change the members; the proposal's id.
+    pub fn change(&mut self, id: u64, change: MemberChange) -> u64 {
+        self.proposals += 1;
+        let proposal = self.proposals;
+        self.truth.changes.insert(proposal, change.clone());
+        self.with(id, |member| member.change(proposal, change));
         proposal
     }
 
@@ -222,9 +303,8 @@ impl Network {
     }
 
     /// The leader of the highest term there was, if it can commit.
-    fn leader(&mut self) -> Option<u64> {
-        let (_, leader) = self.truth.leaders.last_key_value()?;
-        let leader = *leader;
+    pub fn leader(&mut self) -> Option<u64> {
+        let leader = self.truth.latest_leader()?;
         let proposal = self.propose(leader);
         self.settle();
         self.truth.acknowledged.contains(&proposal).then_some(leader)

@@ -55,12 +55,51 @@ fn impossible_data_is_refused() {
         (|r| r.entries[5].term = 4, Error::Term { index: 8, found: 4, lowest: 2, highest: 3 }),
         (|r| r.entries[5].term = 1, Error::Term { index: 8, found: 1, lowest: 2, highest: 3 }),
         (|r| r.entries[2].term = 1, Error::Term { index: 5, found: 1, lowest: 2, highest: 2 }),
-        (|r| r.conf_state = members(&[1, 2], &[2]), Error::Members { voters: vec![1, 2], learners: vec![2] }),
-        (|r| r.conf_state = members(&[0], &[]), Error::Members { voters: vec![0], learners: vec![] }),
+        (|r| r.entries[2].term = 0, Error::Term { index: 5, found: 0, lowest: 2, highest: 2 }),
+        (|r| r.entries[0].term = 0, Error::Term { index: 3, found: 0, lowest: 1, highest: 2 }),
     ];
     for (change, expected) in cases {
         assert_eq!(refusal(change), Some(expected));
     }
+}
+
+#[test]
+fn impossible_members_are_refused() {
+    let joint = ConfState {
+        voters: vec![1, 4],
+        learners: vec![5],
+        voters_outgoing: vec![1, 2],
+        learners_next: vec![2],
+        auto_leave: true,
+    };
+    let cases = [
+        members(&[1, 2], &[2]),
+        members(&[1, 1], &[]),
+        members(&[0], &[]),
+        members(&[], &[1]),
+        ConfState { auto_leave: true, ..members(&[1], &[]) },
+        ConfState { learners_next: vec![2], ..members(&[1], &[]) },
+        ConfState { voters_outgoing: vec![2, 2], ..joint.clone() },
+        ConfState { learners: vec![2], ..joint.clone() },
+        ConfState { learners_next: vec![1], ..joint.clone() },
+        ConfState { learners_next: vec![3], ..joint.clone() },
+    ];
+    assert_eq!(refusal(|restored| restored.snapshot.as_mut().unwrap().conf_state = joint), None);
+    for members in cases {
+        let impossible = Some(Error::Members { members: members.clone() });
+        assert_eq!(refusal(|r| r.snapshot.as_mut().unwrap().conf_state = members.clone()), impossible);
+        let founding = |r: &mut Restored| *r = Restored { conf_state: members, ..Restored::default() };
+        assert_eq!(refusal(founding), impossible);
+    }
+}
+
+/// The members that count are those of the snapshot.
+#[test]
+fn a_snapshot_knows_its_members() {
+    let mut restored = whole();
+    restored.conf_state = members(&[1], &[]);
+    let (machine, _) = Machine::new(Config::new(1, 1), restored).unwrap();
+    assert_eq!(*machine.members(), members(&[1, 2, 3], &[]));
 }
 
 #[test]

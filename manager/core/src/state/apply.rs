@@ -12,10 +12,10 @@ mod task;
 
 use std::sync::Arc;
 
-use warren_types::{NodeId, Task, TaskId, Timestamp};
+use warren_types::{Node, NodeId, Task, TaskId, Timestamp};
 
 use super::index::Facets;
-use super::{Answer, Applied, Change, Command, Outcome, Refusal, State};
+use super::{Answer, Applied, Change, Command, Outcome, Refusal, State, digest};
 
 /// The raft entry under way.
 struct Entry {
@@ -60,14 +60,15 @@ impl State {
     }
 
     fn carry_out(&mut self, entry: &mut Entry, command: &Command) -> Result<Answer, Refusal> {
-        if let Command::CreateCluster { id, ranges, .. } = command {
-            return cluster::create(self, entry, *id, ranges);
+        if let Command::CreateCluster { id, ranges, level, .. } = command {
+            return cluster::create(self, entry, *id, ranges, *level);
         }
         if self.cluster.is_none() {
             return Err(Refusal::NoCluster);
         }
         match command {
             Command::CreateCluster { .. } => Ok(Answer::Done),
+            Command::RaiseLevel { level, .. } => Ok(cluster::raise_level(self, entry, *level)),
             Command::CreateService { id, spec, .. } => service::create(self, entry, *id, spec),
             Command::ScaleService { id, version, replicas, .. } => {
                 service::scale(self, entry, *id, *version, *replicas)
@@ -99,17 +100,27 @@ impl State {
     fn update_task(&mut self, entry: &mut Entry, id: TaskId, change: impl FnOnce(&mut Task)) {
         let Some(shared) = self.tasks.get_mut(&id) else { return };
         let before = Facets::of(shared);
+        self.sum.remove(digest::task(shared));
         let task = Arc::make_mut(shared);
         change(task);
+        self.sum.add(digest::task(task));
         self.index.change_task(&task.revision, Some(before), Some(Facets::of(task)));
         entry.changes.push(Change::Task(id));
     }
 
+    /// Changes a node. What is indexed by it is for the caller.
+    fn update_node(&mut self, id: NodeId, change: impl FnOnce(&mut Node)) {
+        let Some(shared) = self.nodes.get_mut(&id) else { return };
+        self.sum.remove(digest::node(shared));
+        let node = Arc::make_mut(shared);
+        change(node);
+        self.sum.add(digest::node(node));
+    }
+
     /// Notes that what the node should have is another thing from this entry on.
     fn touch_assignment(&mut self, entry: &mut Entry, id: NodeId) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        if node.assignment != entry.index {
-            Arc::make_mut(node).assignment = entry.index;
+        if self.nodes.get(&id).is_some_and(|node| node.assignment != entry.index) {
+            self.update_node(id, |node| node.assignment = entry.index);
             entry.changes.push(Change::Assignment(id));
         }
     }

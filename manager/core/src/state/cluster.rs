@@ -64,6 +64,20 @@ impl Cluster {
         None
     }
 
+    /// The number of that node subnet; `None` for anything else. The inverse of [`Self::subnet`].
+    pub(super) fn number_of(&self, subnet: &Ipv4Net) -> Option<u64> {
+        let mut before = 0;
+        for range in &self.ranges {
+            if range.contains(subnet) {
+                let offset = u32::from(subnet.network()) - u32::from(range.network());
+                let number = before + u64::from(offset >> (32 - self.node_prefix));
+                return (self.subnet(number) == Some(*subnet)).then_some(number);
+            }
+            before += self.subnets_in(range);
+        }
+        None
+    }
+
     fn subnets_in(&self, range: &Ipv4Net) -> u64 {
         self.node_prefix.checked_sub(range.prefix_len()).map_or(0, |bits| 1 << bits)
     }
@@ -115,6 +129,12 @@ mod tests {
         let wanted = [Some("10.0.0.0/24"), Some("10.0.1.0/24"), Some("172.16.5.0/24"), None, None];
         assert_eq!(subnets, wanted.map(|net| net.map(String::from)));
         assert_eq!(cluster.subnet(u64::MAX), None);
+        for number in 0..3 {
+            assert_eq!(cluster.number_of(&cluster.subnet(number).unwrap()), Some(number));
+        }
+        for other in ["10.0.2.0/24", "10.0.0.0/23", "10.0.1.0/25", "10.0.1.7/24", "172.16.0.0/16"] {
+            assert_eq!(cluster.number_of(&other.parse().unwrap()), None, "{other}");
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub enum Command {
         id: ClusterId,
         /// Where node subnets come from.
         ranges: Vec<Ipv4Net>,
+        /// The level it begins at: that of whoever creates it ([`super::LEVEL`]).
+        level: u32,
         /// When.
         at: Timestamp,
     },
@@ -111,6 +113,13 @@ pub enum Command {
         /// When.
         at: Timestamp,
     },
+    /// Planned, once every member supports the level. Lower ones leave it as it is. Answer: `Done`.
+    RaiseLevel {
+        /// Of the planner.
+        term: u64,
+        /// From the next entry on.
+        level: u32,
+    },
     /// A node joins, or joins again with the same id. Answer: `Node`.
     RegisterNode {
         /// As in its certificate.
@@ -163,7 +172,8 @@ impl Command {
             | Self::SetDesired { term, .. }
             | Self::DeleteTasks { term, .. }
             | Self::DeleteService { term, .. }
-            | Self::SetNodeStatus { term, .. } => Some(*term),
+            | Self::SetNodeStatus { term, .. }
+            | Self::RaiseLevel { term, .. } => Some(*term),
             Self::CreateCluster { .. }
             | Self::CreateService { .. }
             | Self::ScaleService { .. }
@@ -188,7 +198,7 @@ impl Command {
             | Self::RegisterNode { at, .. }
             | Self::OpenSession { at, .. }
             | Self::ReportTasks { at, .. } => Some(*at),
-            Self::DeleteTasks { .. } | Self::DeleteService { .. } => None,
+            Self::DeleteTasks { .. } | Self::DeleteService { .. } | Self::RaiseLevel { .. } => None,
         }
     }
 }

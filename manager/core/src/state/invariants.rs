@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_types::{Node, NodeStatus, PublishedPort, Service, ServiceId, Task, TaskState};
 
+use super::digest::Sum;
 use super::{Index, State, address};
 
 /// An invariant that does not hold. Always a defect, never something a person did.
@@ -24,7 +25,9 @@ impl State {
     pub fn check(&self) -> Result<(), Broken> {
         self.check_objects()?;
         let rebuilt = Index::of(self.services(), self.nodes(), self.tasks());
-        ensure(rebuilt == self.index, || format!("index {:?} should be {rebuilt:?}", self.index))
+        ensure(rebuilt == self.index, || format!("index {:?} should be {rebuilt:?}", self.index))?;
+        let summed = Sum::of(self);
+        ensure(summed == self.sum, || format!("the digest's {:?} should be {summed:?}", self.sum))
     }
 
     /// Checks that this state can follow `before`, the state one entry earlier: what must never go back has
@@ -35,6 +38,7 @@ impl State {
     pub fn check_after(&self, before: &State) -> Result<(), Broken> {
         ensure(self.applied >= before.applied, || format!("applied {:?} went back", before.applied))?;
         ensure(self.clock >= before.clock, || format!("the clock went back from {}", before.clock))?;
+        ensure(self.level >= before.level, || format!("level {} was lowered", before.level))?;
         ensure(self.subnets >= before.subnets, || format!("{} subnets became fewer", before.subnets))?;
         for old in before.tasks() {
             match self.task(&old.id) {
@@ -99,15 +103,14 @@ impl State {
     fn check_nodes(&self) -> Result<(), Broken> {
         let mut names = BTreeSet::new();
         let mut subnets = BTreeSet::new();
-        let given: BTreeSet<_> = match &self.cluster {
-            Some(cluster) => (0..self.subnets).map_while(|number| cluster.subnet(number)).collect(),
-            None => BTreeSet::new(),
-        };
         for node in self.nodes() {
             let Node { id, name, subnet, status, session, .. } = &**node;
             ensure(names.insert(name), || format!("two nodes are called {name}"))?;
             ensure(subnets.insert(*subnet), || format!("subnet {subnet} was given twice"))?;
-            ensure(given.contains(subnet), || format!("subnet {subnet} of node {id} was never given"))?;
+            let number = self.cluster.as_ref().and_then(|cluster| cluster.number_of(subnet));
+            ensure(number.is_some_and(|number| number < self.subnets), || {
+                format!("subnet {subnet} of node {id} was never given")
+            })?;
             let connected = *status != NodeStatus::Unknown;
             ensure(connected == (*session > 0), || format!("node {id} is {status:?} in session {session}"))?;
             let newest = node.version.max(node.assignment);

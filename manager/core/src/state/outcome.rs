@@ -52,7 +52,7 @@ pub enum Answer {
 /// The key of something that changed. Look it up in the state: when it is not there, it was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// The cluster's settings.
+    /// The cluster's settings, or its level.
     Cluster,
     /// A service.
     Service(ServiceId),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use warren_types::{Node, Revision, Service, ServiceId, Task, Timestamp};
 
+use super::digest::Sum;
 use super::{Applied, Broken, Cluster, Index, State};
 
 /// Everything of a [`State`] that cannot be derived.
@@ -14,8 +15,10 @@ pub struct Parts {
     pub applied: Applied,
     /// The newest time that any command brought.
     pub clock: Timestamp,
-    /// What all members have agreed to support.
+    /// Which meaning of the commands holds.
     pub level: u32,
+    /// [`State::digest`]'s value of all the rest; `None` where whoever wrote it did not know one.
+    pub digest: Option<u64>,
     /// Settings, once there is a cluster.
     pub cluster: Option<Arc<Cluster>>,
     /// How many node subnets have been given out.
@@ -36,6 +39,7 @@ impl State {
             applied: self.applied,
             clock: self.clock,
             level: self.level,
+            digest: Some(self.digest().value),
             cluster: self.cluster.clone(),
             subnets: self.subnets,
             services: self.services.values().cloned().collect(),
@@ -46,8 +50,8 @@ impl State {
 
     /// The state of these parts.
     ///
-    /// # Errors
-    /// [`Broken`] when they contradict each other: the snapshot is damaged, or of a defective version.
+    /// # Errors [`Broken`] when they contradict each other or do not give their digest: the snapshot is
+    /// damaged, or of a defective version.
     pub fn restore(parts: Parts) -> Result<Self, Broken> {
         let mut state = Self {
             applied: parts.applied,
@@ -84,6 +88,13 @@ impl State {
         }
         state.check_objects()?;
         state.index = Index::of(state.services(), state.nodes(), state.tasks());
-        Ok(state)
+        state.sum = Sum::of(&state);
+        let found = state.digest().value;
+        match parts.digest {
+            Some(digest) if digest != found => {
+                Err(Broken(format!("the digest of its content is {found:016x} and should be {digest:016x}")))
+            }
+            _ => Ok(state),
+        }
     }
 }

@@ -91,7 +91,7 @@ fn persons_command() -> impl Strategy<Value = Command> {
             .prop_map(|(id, version, replicas, at)| Command::ScaleService { id, version, replicas, at }),
         1 => (id(), version(), time())
             .prop_map(|(id, version, at)| Command::RemoveService { id, version, at }),
-        1 => time().prop_map(|at| Command::CreateCluster { id: ClusterId(Id(9)), ranges: vec![], at }),
+        1 => time().prop_map(|at| Command::CreateCluster { id: ClusterId(Id(9)), ranges: vec![], level: 1, at }),
     ]
 }
 

@@ -5,7 +5,9 @@
 mod backoff;
 mod chance;
 mod counting;
+mod digest;
 mod footprint;
+mod level;
 mod liveness;
 mod nodes;
 mod queries;

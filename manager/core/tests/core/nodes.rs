@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warren_core::{Answer, Command, Outcome};
+use warren_core::{Answer, Command, LEVEL, Outcome};
 use warren_types::*;
 
 use crate::world::*;
@@ -38,7 +38,7 @@ fn each_node_gets_a_subnet_of_its_own() {
 fn subnets_run_out_with_a_reason() {
     let mut world = World { state: warren_core::State::new(), now: Timestamp(1) };
     let ranges = vec!["10.0.0.0/24".parse().unwrap()];
-    world.accept(Command::CreateCluster { id: ClusterId(Id(1)), ranges, at: world.now });
+    world.accept(Command::CreateCluster { id: ClusterId(Id(1)), ranges, level: LEVEL, at: world.now });
     world.accept(register(1, "one"));
     let refusal = world.refuse(register(2, "two"));
     assert_eq!(refusal, "all 1 node subnets of the cluster's address ranges are given out; add a range");

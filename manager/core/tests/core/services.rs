@@ -1,6 +1,6 @@
 //! Commands on the cluster and on services.
 
-use warren_core::{Answer, Change, Command, Outcome, State};
+use warren_core::{Answer, Change, Command, LEVEL, Outcome, State};
 use warren_types::*;
 
 use crate::world::*;
@@ -11,6 +11,7 @@ fn a_cluster_is_created_once() {
     let create = |id, range: &str| Command::CreateCluster {
         id: ClusterId(Id(id)),
         ranges: vec![range.parse().unwrap()],
+        level: LEVEL,
         at: Timestamp(1),
     };
     assert_eq!(world.run(&create(9, "10.0.0.0/8")), Outcome::Unchanged { answer: Answer::Done });

@@ -81,7 +81,7 @@ impl World {
     pub fn new() -> Self {
         let mut world = Self { state: State::new(), now: Timestamp(1_795_185_000_000) };
         let ranges = vec!["10.0.0.0/8".parse().unwrap()];
-        world.accept(Command::CreateCluster { id: ClusterId(Id(9)), ranges, at: world.now });
+        world.accept(Command::CreateCluster { id: ClusterId(Id(9)), ranges, level: LEVEL, at: world.now });
         world
     }
 

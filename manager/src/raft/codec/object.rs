@@ -16,8 +16,8 @@ use warren_types::{
     Violation, Violations,
 };
 
-use super::CodecError;
 use super::read::{at, given, text, texts};
+use super::{CodecError, supported};
 
 const WHAT: &str = "a snapshot";
 
@@ -44,16 +44,22 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
 /// The state that [`write_snapshot`] wrote.
 ///
 /// # Errors
-/// [`CodecError`] when it cannot be read, or contradicts itself.
-pub fn read_snapshot(mut bytes: &[u8]) -> Result<State, CodecError> {
+/// [`CodecError`] when it cannot be read, holds what this version does not know, or contradicts itself.
+pub fn read_snapshot(bytes: &[u8]) -> Result<State, CodecError> {
     let mut reader = Reader::default();
-    while !bytes.is_empty() {
-        let record = v1::SnapshotRecord::decode_length_delimited(&mut bytes)
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (before, unread) = (rest, rest.len());
+        let record = v1::SnapshotRecord::decode_length_delimited(&mut rest)
             .map_err(|source| CodecError::Damaged { what: WHAT, source })?;
+        if record.encode_length_delimited_to_vec() != before[..unread - rest.len()] {
+            return Err(CodecError::Unknown(WHAT));
+        }
         let record = record.record.ok_or(CodecError::Unknown(WHAT))?;
         reader.take(record).map_err(field)?;
     }
     let parts = reader.parts.ok_or_else(|| field(Violation::new("cluster", "is missing").into()))?;
+    supported(WHAT, parts.level)?;
     State::restore(parts).map_err(|broken| field(Violation::new("", broken).into()))
 }
 
@@ -70,14 +76,15 @@ struct Reader {
 
 impl Reader {
     fn take(&mut self, record: Record) -> Result<(), Violations> {
-        if let Record::Cluster(stored) = record {
-            self.parts = Some(parts(stored)?);
+        let Some(parts) = &mut self.parts else {
+            let Record::Cluster(stored) = record else {
+                return Err(Violation::new("", "the first record is not the cluster's").into());
+            };
+            self.parts = Some(self::parts(stored)?);
             return Ok(());
-        }
-        let missing = || Violations::from(Violation::new("", "the first record is not the cluster's"));
-        let parts = self.parts.as_mut().ok_or_else(missing)?;
+        };
         match record {
-            Record::Cluster(_) => {}
+            Record::Cluster(_) => return Err(Violation::new("cluster", "is there twice").into()),
             Record::Service(stored) => {
                 let service = service(stored)?;
                 let key = (service.id, service.revision.number);
@@ -104,6 +111,7 @@ fn stored_cluster(parts: &Parts) -> v1::StoredCluster {
         applied_index: parts.applied.index,
         last_timestamp: parts.clock.0,
         subnets: parts.subnets,
+        digest: parts.digest,
         ..v1::StoredCluster::default()
     };
     if let Some(cluster) = &parts.cluster {
@@ -137,6 +145,7 @@ fn parts(stored: v1::StoredCluster) -> Result<Parts, Violations> {
         applied: Applied { term: stored.applied_term, index: stored.applied_index },
         clock: at(stored.last_timestamp),
         level: stored.level,
+        digest: stored.digest,
         cluster,
         subnets: stored.subnets,
         services: Vec::new(),
@@ -164,7 +173,9 @@ fn stored_service(service: &Service) -> v1::StoredService {
 }
 
 fn service(stored: v1::StoredService) -> Result<Service, Violations> {
-    let revision = given("service.revisions", stored.revisions.into_iter().next())?;
+    let [revision] = <[_; 1]>::try_from(stored.revisions).map_err(|all| {
+        Violation::new("service.revisions", format!("has {}; this version knows services of one", all.len()))
+    })?;
     let ports = revision.ports.into_iter().map(PublishedPort::try_from).collect::<Result<_, _>>()?;
     let task = TaskSpec::try_from(given("service.revisions[0].task", revision.task)?)?;
     Ok(Service {
@@ -242,10 +253,14 @@ fn task(
 ) -> Result<Task, Violations> {
     let service = text("task.serviceId", &stored.service_id)?;
     let revision = given("task.revision", revisions.get(&(service, stored.revision)).cloned())?;
+    let id = TaskId { service, number: stored.number };
     let observed = TaskReport::try_from(given("task.observed", stored.observed)?)?;
+    if observed.task != id {
+        return Err(Violation::new("task.observed.taskId", format!("is not {id}")).into());
+    }
     let optional = |value: &str| (!value.is_empty()).then(|| value.to_string());
     Ok(Task {
-        id: TaskId { service, number: stored.number },
+        id,
         slot: stored.slot,
         revision,
         created_at: at(stored.created_at),

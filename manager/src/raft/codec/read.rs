@@ -14,6 +14,7 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
         Wire::CreateCluster(w) => Command::CreateCluster {
             id: text("id", &w.id)?,
             ranges: texts("ranges", &w.ranges)?,
+            level: w.level,
             at: at(w.at),
         },
         Wire::CreateService(w) => {
@@ -39,6 +40,7 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
             let (node, status) = (text("nodeId", &w.node_id)?, node_status(w.status)?);
             Command::SetNodeStatus { term: w.term, node, session: w.session, status, at: at(w.at) }
         }
+        Wire::RaiseLevel(w) => Command::RaiseLevel { term: w.term, level: w.level },
         Wire::RegisterNode(w) => {
             let description: NodeDescription = given("description", w.description)?.try_into()?;
             let (id, name) = (text("id", &w.id)?, text("name", &w.name)?);

@@ -1,131 +1,154 @@
-use std::collections::BTreeMap;
+mod golden;
+mod sample;
+mod schema;
 
-use warren_core::{NewTask, State};
-use warren_types::{
-    Bytes, Desired, EnvVar, Id, Mode, NodeDescription, NodeId, NodeStatus, Protocol, PublishMode,
-    PublishedPort, Resources, ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
-};
+use proptest::prelude::*;
 
 use super::*;
 
-const SERVICE: ServiceId = ServiceId(Id(7));
-const NODE: NodeId = NodeId(Id(9));
-const TASK: TaskId = TaskId { service: SERVICE, number: 1 };
-
-fn spec() -> ServiceSpec {
-    let mut task = TaskSpec::new("web:1".parse().unwrap());
-    task.args = Some(vec!["-v".into()]);
-    task.env = vec![EnvVar { name: "A".into(), value: "1".into() }];
-    task.limits.memory = Some(Bytes(64 << 20));
-    let port = PublishedPort {
-        host_ip: None,
-        host_port: 8080,
-        container_port: 80,
-        protocol: Protocol::Tcp,
-        mode: PublishMode::Host,
-    };
-    ServiceSpec {
-        name: "web".parse().unwrap(),
-        labels: BTreeMap::from([("app".into(), "shop".into())]),
-        mode: Mode::Replicated { replicas: 2 },
-        task,
-        ports: vec![port],
-    }
-}
-
-fn description() -> NodeDescription {
-    NodeDescription {
-        resources: Resources { cpu: warren_types::MilliCpu(2000), memory: Bytes(4 << 30) },
-        architecture: "amd64".into(),
-        kernel: "6.1".into(),
-        runtime: "containerd 1.6.20".into(),
-        version: "0.1.0".into(),
-        address: "10.0.0.1:8080".into(),
-    }
-}
-
-fn report() -> TaskReport {
-    TaskReport {
-        task: TASK,
-        attempt: 1,
-        state: TaskState::Running,
-        since: Timestamp(50),
-        reason: String::new(),
-        ready: true,
-        exit: None,
-        removed: false,
-    }
-}
-
-/// One of each command, in an order in which most of them apply.
-fn commands() -> Vec<Command> {
-    let at = Timestamp(100);
-    let (id, node, session, term) = (SERVICE, NODE, 1, 1);
-    vec![
-        Command::CreateCluster {
-            id: warren_types::ClusterId(Id(1)),
-            ranges: vec!["10.210.0.0/16".parse().unwrap()],
-            at,
-        },
-        Command::RegisterNode { id: node, name: "n1".parse().unwrap(), description: description(), at },
-        Command::OpenSession { node, description: description(), at },
-        Command::CreateService { id, spec: spec(), at },
-        Command::ScaleService { id, version: None, replicas: 3, at },
-        Command::CreateTasks {
-            term,
-            service: id,
-            revision: 1,
-            slots: vec![
-                NewTask { slot: 1, not_before: None },
-                NewTask { slot: 2, not_before: Some(Timestamp(7)) },
-            ],
-            at,
-        },
-        Command::AssignTasks { term, placements: vec![(TASK, node)], at },
-        Command::ReportTasks { node, session, reports: vec![report()], at },
-        Command::SetNodeStatus { term, node, session, status: NodeStatus::Down, at },
-        Command::SetDesired { term, tasks: vec![TASK], desired: Desired::Remove, at },
-        Command::RemoveService { id, version: Some(3), at },
-        Command::DeleteTasks { term, tasks: vec![TASK] },
-        Command::DeleteService { term, id },
-    ]
+/// Puts a field of a later version behind a message.
+fn with_field(mut bytes: Vec<u8>, number: u32) -> Vec<u8> {
+    prost::encoding::uint64::encode(number, &7, &mut bytes);
+    bytes
 }
 
 #[test]
 fn every_command_survives_the_log() {
-    for command in commands() {
-        assert_eq!(decode(&encode(&command)).unwrap(), command);
+    for (name, command) in sample::commands() {
+        assert_eq!(decode(&encode(&command)).unwrap(), command, "{name}");
     }
 }
 
 #[test]
 fn a_state_survives_a_snapshot_after_every_command() {
-    let mut state = State::new();
-    for (index, command) in (1..).zip(commands()) {
-        state.apply(1, index, &command);
-        let mut bytes = Vec::new();
-        write_snapshot(&state, &mut bytes).unwrap();
-        let restored = read_snapshot(&bytes).unwrap();
-        assert_eq!(restored, state, "after {command:?}");
+    for state in sample::states() {
+        let restored = read_snapshot(&sample::snapshot(&state)).unwrap();
+        assert_eq!(restored, state);
+        assert_eq!(restored.digest(), state.digest());
     }
-    assert_eq!(state.task_count(), 2, "the commands did what they should");
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_and_never_skipped() {
+fn what_is_no_command_is_refused() {
     assert!(matches!(decode(b"\xff\xff"), Err(CodecError::Damaged { .. })));
-    // Field 1000, of a later version.
-    assert!(matches!(decode(b"\xc2\x3e\x00"), Err(CodecError::Unknown(_))));
     assert!(matches!(decode(b""), Err(CodecError::Unknown(_))));
-    let mut bytes = Vec::new();
-    let mut state = State::new();
-    for (index, command) in (1..).zip(commands()) {
-        state.apply(1, index, &command);
+    let cut = |bytes: &[u8]| decode(&bytes[..bytes.len() - 1]).is_err();
+    assert!(sample::commands().iter().all(|(_, command)| cut(&encode(command))));
+}
+
+#[test]
+fn a_command_of_a_later_version_is_refused_and_never_skipped() {
+    let unknown = decode(&with_field(Vec::new(), 1000)).unwrap_err();
+    assert!(matches!(unknown, CodecError::Unknown(_)));
+    let message = unknown.to_string();
+    assert!(message.contains("a newer one wrote it; install that version"), "{message}");
+}
+
+/// Protobuf itself would skip it without a word.
+#[test]
+fn a_later_versions_field_within_a_known_command_is_refused() {
+    for (name, command) in sample::commands() {
+        let bytes = encode(&command);
+        let beside = with_field(bytes.clone(), 1000);
+        assert!(v1::Command::decode(&beside[..]).is_ok(), "protobuf takes it");
+        assert!(matches!(decode(&beside), Err(CodecError::Unknown(_))), "beside {name}");
+        let within = schema::with_inner_field(&bytes, |inner| with_field(inner, 1000));
+        assert!(v1::Command::decode(&within[..]).is_ok(), "protobuf takes it");
+        assert!(matches!(decode(&within), Err(CodecError::Unknown(_))), "within {name}");
     }
-    write_snapshot(&state, &mut bytes).unwrap();
-    for cut in 1..bytes.len() {
-        if let Ok(shorter) = read_snapshot(&bytes[..cut]) {
-            assert_ne!(shorter, state, "cut at {cut}");
+}
+
+#[test]
+fn a_value_that_only_a_later_version_knows_is_refused() {
+    let scale = v1::SetDesired { term: 1, task_ids: vec![], desired: 700, at: 1 };
+    let status = v1::SetNodeStatus { status: 3, node_id: "0".repeat(25), ..Default::default() };
+    let report = v1::TaskReport { task_id: format!("{}-1", "0".repeat(25)), state: 9, ..Default::default() };
+    let report = v1::ReportTasks { node_id: "0".repeat(25), reports: vec![report], ..Default::default() };
+    use v1::command::Command as Wire;
+    for (wire, wanted) in [
+        (Wire::SetDesired(scale), "value 700 is not known to this version"),
+        (Wire::SetNodeStatus(status), "value 3 is not known to this version"),
+        (Wire::ReportTasks(report), "state: value 9 is not known to this version"),
+    ] {
+        let refused = decode(&v1::Command { command: Some(wire) }.encode_to_vec()).unwrap_err();
+        assert!(
+            matches!(refused, CodecError::Field { .. }) && refused.to_string().contains(wanted),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn a_level_that_came_after_this_version_is_refused() {
+    let found = LEVEL + 1;
+    let create = match sample::commands().swap_remove(0).1 {
+        Command::CreateCluster { id, ranges, at, .. } => {
+            Command::CreateCluster { id, ranges, level: found, at }
+        }
+        other => panic!("{other:?}"),
+    };
+    for command in [create, Command::RaiseLevel { term: 1, level: found }] {
+        let refused = decode(&encode(&command)).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "a command in the log is of level 2 and this version of Warren supports levels up to 1; install a \
+             newer version and start again"
+        );
+    }
+    let mut state = sample::state();
+    let index = state.applied().index + 1;
+    state.apply(1, index, &Command::RaiseLevel { term: 1, level: found });
+    assert_eq!(state.level(), found);
+    let refused = read_snapshot(&sample::snapshot(&state)).unwrap_err();
+    assert!(matches!(refused, CodecError::Level { what: "a snapshot", .. }), "{refused}");
+}
+
+/// A snapshot with one record replaced by what `change` makes of it.
+fn damaged(number: usize, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
+    let mut records = schema::records(&sample::snapshot(&sample::state()));
+    let changed = change(std::mem::take(&mut records[number]));
+    records[number] = changed;
+    records.iter().flat_map(|record| schema::delimited(record)).collect()
+}
+
+#[test]
+fn what_a_later_version_put_into_a_snapshot_is_refused() {
+    let records = schema::records(&sample::snapshot(&sample::state())).len();
+    for number in 0..records {
+        read_snapshot(&damaged(number, |record| record)).unwrap();
+        let beside = read_snapshot(&damaged(number, |record| with_field(record, 1000)));
+        assert!(matches!(beside, Err(CodecError::Unknown(_))), "beside record {number}");
+        let within = |record: Vec<u8>| schema::with_inner_field(&record, |inner| with_field(inner, 1000));
+        let within = read_snapshot(&damaged(number, within));
+        assert!(matches!(within, Err(CodecError::Unknown(_))), "within record {number}");
+    }
+    let instead = read_snapshot(&damaged(1, |_| with_field(Vec::new(), 1000)));
+    assert!(matches!(instead, Err(CodecError::Unknown(_))));
+}
+
+#[test]
+fn a_snapshot_that_lacks_something_is_refused() {
+    let whole = sample::snapshot(&sample::state());
+    for cut in 0..whole.len() {
+        let refused = read_snapshot(&whole[..cut]);
+        assert!(refused.is_err(), "cut at {cut} of {}: the digest does not fit any more", whole.len());
+    }
+    let twice = read_snapshot(&[&whole[..], &whole[..]].concat()).unwrap_err().to_string();
+    assert!(twice.contains("cluster: is there twice"), "{twice}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A flipped bit is refused, or gives a state that holds together and says that it is another one.
+    #[test]
+    fn no_bit_of_a_snapshot_flips_unseen(bit in 0..sample::snapshot(&sample::state()).len() * 8) {
+        let state = sample::state();
+        let mut bytes = sample::snapshot(&state);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        if let Ok(read) = read_snapshot(&bytes) {
+            prop_assert!(read.digest() != state.digest() || read.applied() != state.applied());
+            read.check().unwrap();
         }
     }
 }

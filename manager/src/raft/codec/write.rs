@@ -7,9 +7,10 @@ use warren_types::{NodeId, TaskId};
 
 pub(super) fn command(command: &Command) -> Wire {
     match command {
-        Command::CreateCluster { id, ranges, at } => Wire::CreateCluster(v1::CreateCluster {
+        Command::CreateCluster { id, ranges, level, at } => Wire::CreateCluster(v1::CreateCluster {
             id: id.to_string(),
             ranges: ranges.iter().map(ToString::to_string).collect(),
+            level: *level,
             at: at.0,
         }),
         Command::CreateService { id, spec, at } => {
@@ -64,6 +65,9 @@ pub(super) fn command(command: &Command) -> Wire {
         }
         Command::DeleteService { term, id } => {
             Wire::DeleteService(v1::DeleteService { term: *term, id: id.to_string() })
+        }
+        Command::RaiseLevel { term, level } => {
+            Wire::RaiseLevel(v1::RaiseLevel { term: *term, level: *level })
         }
         Command::SetNodeStatus { term, node, session, status, at } => {
             Wire::SetNodeStatus(v1::SetNodeStatus {

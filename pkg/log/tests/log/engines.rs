@@ -1,189 +1,296 @@
-//! Both engines pass the suite; what only one of them can show comes after.
+//! Every engine on a disk: the suite, one engine to a directory, damage, versions, locks.
 
-use std::{cell::Cell, path::Path};
+use std::{fs, path::Path};
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
-use warren_log::{Batch, CrashPoint, Disk, Error, LOG_FORMAT, LogStore, RedbLog};
+use redb::{Database, TableDefinition, WriteTransaction};
+use warren_log::{Batch, Engine, Error, LOG_FORMAT, LogStore, RedbLog, SledLog, Stats, open};
 
 use crate::{entries, entry, hard_state, suite::suite};
 
 const ENTRIES: TableDefinition<u64, &[u8]> = TableDefinition::new("entries");
 const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
 
+fn engine_passes_the_suite(engine: Engine) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut stores = 0;
+    suite(|| {
+        stores += 1;
+        let dir = dir.path().join(stores.to_string());
+        fs::create_dir(&dir).unwrap();
+        Box::new(move || open(&dir, engine).unwrap())
+    });
+}
+
 #[test]
 fn redb_passes_the_suite() {
-    let dir = tempfile::tempdir().unwrap();
-    let stores = Cell::new(0);
-    suite(|| {
-        stores.set(stores.get() + 1);
-        let path = dir.path().join(format!("{}.redb", stores.get()));
-        Box::new(move || Box::new(RedbLog::open(&path).unwrap()))
-    });
+    engine_passes_the_suite(Engine::Redb);
 }
 
 #[test]
-fn memory_passes_the_suite() {
-    suite(|| {
-        let disk = Disk::new();
-        Box::new(move || Box::new(disk.open()))
-    });
+fn sled_passes_the_suite() {
+    engine_passes_the_suite(Engine::Sled);
 }
 
 #[test]
-fn memory_crashes_where_it_is_told() {
-    for (point, survives) in [(CrashPoint::Before, false), (CrashPoint::After, true)] {
-        let disk = Disk::new();
-        let mut log = disk.open();
-        log.append(&Batch { entries: entries(1..=1, 1), ..Batch::default() }).unwrap();
-        disk.crash_at(2, point);
-        log.append(&Batch { hard_state: Some(hard_state(1, 1, 1)), ..Batch::default() }).unwrap();
-        let crashed = log.append(&Batch { entries: entries(2..=3, 1), ..Batch::default() });
-        assert!(matches!(crashed, Err(Error::Crashed)));
-        assert!(matches!(log.load(), Err(Error::Crashed)), "no reading without power");
-        let reopened = disk.open();
-        let loaded = reopened.load().unwrap();
-        assert_eq!(loaded.hard_state, hard_state(1, 1, 1));
-        assert_eq!(loaded.entries.len(), if survives { 3 } else { 1 });
-        assert!(matches!(log.compact(0), Err(Error::Crashed)), "the old writer is shut out");
-        assert_eq!(disk.durable_writes(), 3);
+fn an_engine_has_a_name() {
+    for engine in Engine::ALL {
+        assert_eq!(engine.to_string().parse(), Ok(engine));
+    }
+    let unknown = "rocksdb".parse::<Engine>().unwrap_err();
+    assert_eq!(unknown.to_string(), "`rocksdb` is no log engine: choose redb or sled");
+}
+
+#[test]
+fn a_directory_holds_the_log_of_one_engine() {
+    for (wrote, other) in [(Engine::Redb, Engine::Sled), (Engine::Sled, Engine::Redb)] {
+        let dir = tempfile::tempdir().unwrap();
+        three_entries(dir.path(), wrote);
+        for _ in 0..2 {
+            let Err(error) = open(dir.path(), other) else { panic!("{other} opened a log of {wrote}") };
+            assert!(matches!(error, Error::OtherEngine { .. }), "{error}");
+            let text = format!("was written by {wrote}, but the log engine is set to {other}");
+            assert!(error.to_string().contains(&text), "{error}");
+            assert_eq!(open(dir.path(), wrote).unwrap().load().unwrap().entries, entries(1..=3, 1));
+        }
     }
 }
 
-#[test]
-fn memory_loses_power_between_writes() {
-    let disk = Disk::new();
-    let mut log = disk.open();
-    log.append(&Batch { entries: entries(1..=2, 1), ..Batch::default() }).unwrap();
-    disk.power_off();
-    assert!(matches!(log.append(&Batch::default()), Err(Error::Crashed)));
-    assert_eq!(disk.open().load().unwrap().entries, entries(1..=2, 1));
-}
-
-/// A log of three entries in a closed file.
-fn three_entries(dir: &Path) -> std::path::PathBuf {
-    let path = dir.join("log.redb");
-    let mut log = RedbLog::open(&path).unwrap();
+/// A log of three entries, closed.
+fn three_entries(dir: &Path, engine: Engine) {
+    let mut log = open(dir, engine).unwrap();
     let batch =
         Batch { entries: entries(1..=3, 1), hard_state: Some(hard_state(1, 1, 3)), ..Batch::default() };
     log.append(&batch).unwrap();
-    path
 }
 
-/// Changes the closed file behind the log's back.
-fn tamper(path: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
-    let db = Database::open(path).unwrap();
+/// Changes a closed redb file behind the log's back, with all checksums of redb's own.
+fn tamper(dir: &Path, change: impl FnOnce(&WriteTransaction)) {
+    let db = Database::open(dir.join("raft.redb")).unwrap();
     let transaction = db.begin_write().unwrap();
     change(&transaction);
     transaction.commit().unwrap();
 }
 
-#[test]
-fn redb_names_the_damaged_entry() {
+fn refused(dir: &Path, engine: Engine) -> Error {
+    match open(dir, engine).and_then(|log| log.load()) {
+        Ok(loaded) => panic!("opened: {loaded:?}"),
+        Err(error) => error,
+    }
+}
+
+/// The text of the refusal after `change`; it names the file and says what to do.
+fn refused_after(change: impl FnOnce(&WriteTransaction)) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let path = three_entries(dir.path());
-    tamper(&path, |transaction| {
-        let mut table = transaction.open_table(ENTRIES).unwrap();
-        let mut value = table.get(2).unwrap().unwrap().value().to_vec();
-        *value.last_mut().unwrap() ^= 1;
-        table.insert(2, value.as_slice()).unwrap();
-    });
-    let error = RedbLog::open(&path).unwrap().load().unwrap_err();
+    three_entries(dir.path(), Engine::Redb);
+    tamper(dir.path(), change);
+    let error = refused(dir.path(), Engine::Redb);
     let text = error.to_string();
     assert!(matches!(error, Error::Corrupt { .. }), "{text}");
-    assert!(text.contains("log.redb") && text.contains("entry 2"), "{text}");
+    assert!(text.contains("raft.redb") && text.contains("restore a backup"), "{text}");
+    text
+}
+
+fn value(transaction: &WriteTransaction, index: u64) -> Vec<u8> {
+    let table = transaction.open_table(ENTRIES).unwrap();
+    let value = redb::ReadableTable::get(&table, index).unwrap().unwrap();
+    value.value().to_vec()
 }
 
 #[test]
-fn redb_notices_an_entry_under_another_index() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = three_entries(dir.path());
-    tamper(&path, |transaction| {
-        let mut table = transaction.open_table(ENTRIES).unwrap();
-        let value = table.get(1).unwrap().unwrap().value().to_vec();
-        table.insert(2, value.as_slice()).unwrap();
+fn the_damaged_entry_is_named() {
+    let text = refused_after(|transaction| {
+        let mut value = value(transaction, 2);
+        *value.last_mut().unwrap() ^= 1;
+        transaction.open_table(ENTRIES).unwrap().insert(2, value.as_slice()).unwrap();
     });
-    let error = RedbLog::open(&path).unwrap().load().unwrap_err();
-    assert!(error.to_string().contains("entry 2"), "{error}");
+    assert!(text.contains("entry 2: its checksum"), "{text}");
 }
 
 #[test]
-fn redb_notices_missing_entries() {
-    for missing in [1, 2] {
-        let dir = tempfile::tempdir().unwrap();
-        let path = three_entries(dir.path());
-        tamper(&path, |transaction| {
+fn an_entry_under_another_index_is_noticed() {
+    let text = refused_after(|transaction| {
+        let value = value(transaction, 1);
+        transaction.open_table(ENTRIES).unwrap().insert(2, value.as_slice()).unwrap();
+    });
+    assert!(text.contains("entry 2"), "{text}");
+}
+
+#[test]
+fn missing_entries_are_noticed_wherever_they_were() {
+    for missing in 1..=3 {
+        let text = refused_after(|transaction| {
             transaction.open_table(ENTRIES).unwrap().remove(missing).unwrap();
         });
-        let error = RedbLog::open(&path).unwrap().load().unwrap_err();
-        assert!(error.to_string().contains(&format!("entry {missing} is missing")), "{error}");
+        assert!(text.contains(&format!("entry {missing} is missing")), "{text}");
     }
 }
 
 #[test]
-fn redb_names_the_damaged_hard_state() {
+fn an_old_entry_that_is_whole_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
-    let path = three_entries(dir.path());
-    tamper(&path, |transaction| {
-        transaction.open_table(META).unwrap().insert("hard_state", &[0; 28][..]).unwrap();
+    three_entries(dir.path(), Engine::Redb);
+    let mut old = Vec::new();
+    tamper(dir.path(), |transaction| old = value(transaction, 3));
+    let newer = Batch { entries: entries(3..=3, 2), ..Batch::default() };
+    open(dir.path(), Engine::Redb).unwrap().append(&newer).unwrap();
+    tamper(dir.path(), |transaction| {
+        transaction.open_table(ENTRIES).unwrap().insert(3, old.as_slice()).unwrap();
     });
-    let error = RedbLog::open(&path).unwrap().load().unwrap_err();
-    assert!(error.to_string().contains("hard_state"), "{error}");
+    let error = refused(dir.path(), Engine::Redb);
+    assert!(error.to_string().contains("is not what was written last"), "{error}");
 }
 
 #[test]
-fn redb_refuses_a_later_format() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = three_entries(dir.path());
-    tamper(&path, |transaction| {
-        let body = (LOG_FORMAT + 1).to_le_bytes();
-        let crc = crc32c::crc32c_append(crc32c::crc32c(b"format"), &body).to_le_bytes();
-        let value = [crc, body].concat();
-        transaction.open_table(META).unwrap().insert("format", value.as_slice()).unwrap();
+fn a_damaged_or_missing_head_is_named() {
+    let text = refused_after(|transaction| {
+        transaction.open_table(META).unwrap().insert("head", &[0; 100][..]).unwrap();
     });
-    let Err(error) = RedbLog::open(&path) else { panic!("opened a later format") };
-    let text = error.to_string();
-    assert!(matches!(error, Error::Newer { found: 2, supported: 1, .. }), "{text}");
-    assert!(text.contains("log.redb") && text.contains("version 2"), "{text}");
+    assert!(text.contains("`head` does not match"), "{text}");
+    let text = refused_after(|transaction| {
+        transaction.open_table(META).unwrap().remove("head").unwrap();
+    });
+    assert!(text.contains("`head` is missing"), "{text}");
 }
 
 #[test]
-fn redb_refuses_what_is_no_log() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("log.redb");
-    std::fs::write(&path, vec![b'x'; 1 << 20]).unwrap();
-    let error = RedbLog::open(&path).err().map(|error| error.to_string());
-    assert!(error.as_ref().is_some_and(|text| text.contains("is damaged")), "{error:?}");
+fn another_format_is_refused() {
+    let as_version = |version: u32| {
+        let dir = tempfile::tempdir().unwrap();
+        three_entries(dir.path(), Engine::Redb);
+        // The first format had no receipt.
+        fs::remove_file(dir.path().join("raft.redb.receipt")).unwrap();
+        tamper(dir.path(), |transaction| {
+            let body = version.to_le_bytes();
+            let crc = crc32c::crc32c_append(crc32c::crc32c(b"format"), &body).to_le_bytes();
+            let value = [crc, body].concat();
+            transaction.open_table(META).unwrap().insert("format", value.as_slice()).unwrap();
+        });
+        refused(dir.path(), Engine::Redb)
+    };
+    let error = as_version(LOG_FORMAT + 1);
+    assert!(matches!(error, Error::Newer { found: 3, supported: 2, .. }), "{error}");
+    assert!(error.to_string().contains("raft.redb has format version 3"), "{error}");
+    let error = as_version(LOG_FORMAT - 1);
+    assert!(matches!(error, Error::Older { found: 1, supported: 2, .. }), "{error}");
+    assert!(error.to_string().contains("join it again"), "{error}");
 }
 
 #[test]
-fn redb_is_opened_once() {
+fn an_older_state_than_was_acknowledged_is_refused() {
+    for engine in Engine::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        three_entries(dir.path(), engine);
+        let old = tempfile::tempdir().unwrap();
+        copy(dir.path(), old.path());
+        let mut log = open(dir.path(), engine).unwrap();
+        for index in 4..=7 {
+            log.append(&one(index)).unwrap();
+        }
+        drop(log);
+        // The log of before, beside the receipt of now.
+        let receipt = format!("raft.{engine}.receipt");
+        fs::copy(dir.path().join(&receipt), old.path().join(&receipt)).unwrap();
+        // However often it is tried.
+        for _ in 0..6 {
+            let error = refused(old.path(), engine);
+            let text = "it ends with write 1, but write 5 was acknowledged";
+            assert!(error.to_string().contains(text), "{error}");
+            assert!(error.to_string().contains(&format!("raft.{engine}")), "{error}");
+        }
+    }
+}
+
+/// A log whose format record is lost is not taken for a new one.
+#[test]
+fn a_log_that_looks_new_but_is_not_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let path = three_entries(dir.path());
-    let first = RedbLog::open(&path).unwrap();
-    assert!(matches!(RedbLog::open(&path), Err(Error::InUse { .. })));
-    assert_eq!(first.load().unwrap().entries[2], entry(3, 1));
+    three_entries(dir.path(), Engine::Redb);
+    let mut format = Vec::new();
+    tamper(dir.path(), |transaction| {
+        let mut table = transaction.open_table(META).unwrap();
+        format = table.remove("format").unwrap().unwrap().value().to_vec();
+    });
+    for _ in 0..2 {
+        let error = refused(dir.path(), Engine::Redb);
+        assert!(error.to_string().contains("but write 1 was acknowledged"), "{error}");
+    }
+    tamper(dir.path(), |transaction| {
+        transaction.open_table(META).unwrap().insert("format", format.as_slice()).unwrap();
+    });
+    assert_eq!(open(dir.path(), Engine::Redb).unwrap().load().unwrap().entries, entries(1..=3, 1));
+}
+
+#[test]
+fn a_lost_log_or_receipt_is_noticed() {
+    for engine in Engine::ALL {
+        for lost in ["", ".receipt"] {
+            let dir = tempfile::tempdir().unwrap();
+            three_entries(dir.path(), engine);
+            let lost = dir.path().join(format!("raft.{engine}{lost}"));
+            fs::remove_file(&lost).or_else(|_| fs::remove_dir_all(&lost)).unwrap();
+            for _ in 0..2 {
+                assert!(matches!(refused(dir.path(), engine), Error::Corrupt { .. }));
+            }
+        }
+    }
+}
+
+fn one(index: u64) -> Batch {
+    Batch { entries: vec![entry(index, 1)], ..Batch::default() }
+}
+
+fn copy(from: &Path, to: &Path) {
+    for file in fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        let to = to.join(file.file_name());
+        if file.file_type().unwrap().is_dir() {
+            fs::create_dir(&to).unwrap();
+            copy(&file.path(), &to);
+        } else {
+            fs::copy(file.path(), to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_no_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("raft.redb"), vec![b'x'; 1 << 20]).unwrap();
+    let error = refused(dir.path(), Engine::Redb);
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("raft.sled")).unwrap();
+    fs::write(dir.path().join("raft.sled/conf"), vec![b'x'; 1 << 10]).unwrap();
+    let error = refused(dir.path(), Engine::Sled);
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+}
+
+#[test]
+fn a_log_is_opened_once_and_free_when_it_was_dropped() {
+    for engine in Engine::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        three_entries(dir.path(), engine);
+        for _ in 0..5 {
+            let mut first = open(dir.path(), engine).unwrap();
+            assert!(matches!(open(dir.path(), engine).err(), Some(Error::InUse { .. })), "{engine}");
+            first.append(&one(4)).unwrap();
+            assert_eq!(first.load().unwrap().entries, entries(1..=4, 1));
+        }
+    }
 }
 
 #[test]
 fn opening_and_reading_write_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let new = RedbLog::open(dir.path().join("new.redb")).unwrap();
-    assert_eq!(new.stats(), warren_log::Stats::default());
-    let log = RedbLog::open(three_entries(dir.path())).unwrap();
-    log.load().unwrap();
-    assert_eq!(log.stats(), warren_log::Stats::default());
-}
-
-/// The bytes of format 1, so that a change of the encoding is noticed.
-#[test]
-fn format_1_is_fixed() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = three_entries(dir.path());
-    let db = Database::open(&path).unwrap();
-    let read = db.begin_read().unwrap();
-    let value = read.open_table(ENTRIES).unwrap().get(3).unwrap().unwrap().value().to_vec();
-    let body = b"\x01\x01\0\0\0\0\0\0\x003@1";
-    assert_eq!(&value[4..], body);
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&3u64.to_le_bytes()), body);
-    assert_eq!(value[..4], crc.to_le_bytes());
+    assert_eq!(new.stats(), Stats::default());
+    let new = SledLog::open(dir.path().join("new.sled")).unwrap();
+    assert_eq!(new.stats(), Stats::default());
+    for engine in Engine::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        three_entries(dir.path(), engine);
+        let log = open(dir.path(), engine).unwrap();
+        log.load().unwrap();
+        assert_eq!(log.stats(), Stats::default());
+    }
 }

@@ -1,9 +1,10 @@
-//! The log, snapshot and data directory tests: one suite for both engines, then what is special.
+//! The log, snapshot and data directory tests: one suite for all engines, then what is special.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod data_dir;
 mod engines;
+mod memory;
 mod model;
 mod snapshots;
 mod suite;
@@ -27,6 +28,16 @@ fn hard_state(term: u64, vote: u64, commit: u64) -> HardState {
 
 fn members(voters: &[u64], learners: &[u64]) -> ConfState {
     ConfState { voters: voters.to_vec(), learners: learners.to_vec(), ..ConfState::default() }
+}
+
+/// In the middle of a joint change.
+fn joint_members() -> ConfState {
+    ConfState {
+        voters_outgoing: vec![1],
+        learners_next: vec![4],
+        auto_leave: true,
+        ..members(&[1, 2, 3], &[5])
+    }
 }
 
 fn snapshot(index: u64, term: u64) -> SnapshotMeta {

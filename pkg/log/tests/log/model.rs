@@ -1,7 +1,8 @@
-//! redb and memory stay equal under any sequence of operations, refused ones included.
+//! The engines stay equal under any sequence of operations, refused ones included.
 
 use proptest::prelude::*;
-use warren_log::{Batch, Disk, LogStore, RedbLog};
+use warren_log::{Batch, Disk, Engine, LogStore, open};
+use warren_testkit::soak;
 
 use crate::{entries, hard_state, members, snapshot};
 
@@ -77,24 +78,36 @@ fn run(store: &mut dyn LogStore, operation: &Operation) -> Result<(), String> {
     done.map_err(|error| error.to_string())
 }
 
+/// Does the same to an engine and to memory, and compares after each step.
+fn check(engine: Engine, operations: &[Operation]) -> Result<(), TestCaseError> {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::new();
+    let mut stored = Some(open(dir.path(), engine).unwrap());
+    let mut memory = disk.open();
+    for operation in operations {
+        if matches!(operation, Operation::Reopen) {
+            drop(stored.take());
+            memory = disk.open();
+        }
+        let stored = stored.get_or_insert_with(|| open(dir.path(), engine).unwrap());
+        prop_assert_eq!(run(&mut **stored, operation), run(&mut memory, operation));
+        prop_assert_eq!(stored.load().unwrap(), memory.load().unwrap());
+    }
+    Ok(())
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: soak::count(24, 1000) as u32, failure_persistence: None, ..Default::default()
+    })]
 
     #[test]
     fn redb_equals_memory(operations in prop::collection::vec(operation(), 1..24)) {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("log.redb");
-        let disk = Disk::new();
-        let mut redb = Some(RedbLog::open(&path).unwrap());
-        let mut memory = disk.open();
-        for operation in &operations {
-            if matches!(operation, Operation::Reopen) {
-                drop(redb.take());
-                memory = disk.open();
-            }
-            let redb = redb.get_or_insert_with(|| RedbLog::open(&path).unwrap());
-            prop_assert_eq!(run(redb, operation), run(&mut memory, operation));
-            prop_assert_eq!(redb.load().unwrap(), memory.load().unwrap());
-        }
+        check(Engine::Redb, &operations)?;
+    }
+
+    #[test]
+    fn sled_equals_memory(operations in prop::collection::vec(operation(), 1..24)) {
+        check(Engine::Sled, &operations)?;
     }
 }

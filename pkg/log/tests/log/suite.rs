@@ -2,7 +2,7 @@
 
 use warren_log::{Batch, Entry, EntryKind, Error, Loaded, LogStore};
 
-use crate::{entries, entry, hard_state, members, snapshot};
+use crate::{entries, entry, hard_state, joint_members, members, snapshot};
 
 /// Opens one and the same store every time it is called, after the previous one was dropped.
 pub type Open = Box<dyn FnMut() -> Box<dyn LogStore>>;
@@ -10,15 +10,17 @@ pub type Open = Box<dyn FnMut() -> Box<dyn LogStore>>;
 /// Runs every case on a new store of `new_store`.
 pub fn suite(mut new_store: impl FnMut() -> Open) {
     type Case = (&'static str, fn(Open));
-    let cases: [Case; 10] = [
+    let cases: [Case; 12] = [
         ("a new store is empty", new_is_empty),
         ("a batch survives reopening", batch_survives),
         ("an empty batch writes nothing", empty_batch),
         ("a batch is one durable write", one_write),
         ("a conflicting suffix is replaced", conflicting_suffix),
         ("the latest batch can be repeated", repeat_batch),
+        ("entries of every kind and size survive", kinds_and_sizes),
         ("entries that do not fit are refused", misfits),
         ("own snapshots and compaction", own_snapshot),
+        ("members are those of the snapshot", members_of_snapshot),
         ("a received snapshot replaces the log", received_snapshot),
         ("snapshots and compaction are bounded", snapshot_bounds),
     ];
@@ -46,19 +48,60 @@ fn batch_survives(mut open: Open) {
         snapshot: None,
         entries: log.clone(),
         hard_state: Some(hard_state(1, 1, 2)),
-        conf_state: Some(members(&[1], &[])),
+        conf_state: Some(joint_members()),
     };
     let mut store = open();
     store.append(&batch).unwrap();
     let expected = Loaded {
         hard_state: hard_state(1, 1, 2),
-        conf_state: members(&[1], &[]),
+        conf_state: joint_members(),
         snapshot: None,
         entries: log,
+        recovered: None,
     };
     assert_eq!(store.load().unwrap(), expected);
     drop(store);
     assert_eq!(open().load().unwrap(), expected);
+}
+
+fn kinds_and_sizes(mut open: Open) {
+    let kinds = [EntryKind::Command, EntryKind::Membership];
+    let sizes = [1, 4086, 4087, 4088, 10_000, 300_000, 2_000_000];
+    let noop = Entry { index: 1, term: 1, kind: EntryKind::Noop, data: Default::default() };
+    let of_size = |(index, size): (u64, usize)| Entry {
+        data: vec![index as u8; size].into(),
+        kind: kinds[index as usize % 2],
+        ..entry(index, 1)
+    };
+    let log: Vec<Entry> =
+        std::iter::once(noop).chain((2..).zip(sizes).map(of_size)).chain([entry(9, 1)]).collect();
+    let mut store = open();
+    store.append(&append(log.clone())).unwrap();
+    assert_eq!(store.load().unwrap().entries, log);
+    drop(store);
+    let mut store = open();
+    assert_eq!(store.load().unwrap().entries, log);
+    store.append(&append(vec![entry(7, 2)])).unwrap();
+    let shorter = [&log[..6], &[entry(7, 2)]].concat();
+    assert_eq!(store.load().unwrap().entries, shorter, "nothing is left of the long one");
+    drop(store);
+    assert_eq!(open().load().unwrap().entries, shorter);
+}
+
+fn members_of_snapshot(mut open: Open) {
+    let mut store = open();
+    let founding = Batch { conf_state: Some(members(&[1], &[])), ..append(entries(1..=5, 1)) };
+    store.append(&founding).unwrap();
+    let mut meta = snapshot(4, 1);
+    meta.conf_state = joint_members();
+    for _ in 0..2 {
+        store.set_snapshot(&meta).unwrap();
+        assert_eq!(store.load().unwrap().conf_state, joint_members());
+    }
+    store.append(&append(entries(6..=6, 1))).unwrap();
+    drop(store);
+    let loaded = open().load().unwrap();
+    assert_eq!((loaded.conf_state, loaded.snapshot), (joint_members(), Some(meta)));
 }
 
 fn empty_batch(mut open: Open) {

@@ -7,8 +7,11 @@
 
 mod access;
 mod agents;
+mod engines;
+mod full_disk;
 mod images;
 mod restart;
+mod sealed;
 mod services;
 mod sessions;
 mod watch;

@@ -69,7 +69,7 @@ fn snapshots(world: &World) -> Vec<PathBuf> {
 }
 
 /// Starting fails, its message names the file, and the directory is free for the next try.
-async fn refuses(world: &World, create: bool, named: &str) -> StartError {
+pub async fn refuses(world: &World, create: bool, named: &str) -> StartError {
     let refused = || async { Manager::start(world.config(), create).await.err().expect("a refusal") };
     for _ in 0..2 {
         let error = refused().await;
@@ -120,7 +120,7 @@ async fn what_is_not_this_managers_is_left_alone() {
     let log = world.data_dir().join("manager/raft.redb");
     let aside = log.with_extension("aside");
     std::fs::rename(&log, &aside).unwrap();
-    refuses(&world, false, "holds no cluster").await;
+    refuses(&world, false, "was acknowledged").await;
     std::fs::rename(&aside, &log).unwrap();
     world.start(false).await.unwrap();
     assert_eq!(names(&world).await, ["a"]);

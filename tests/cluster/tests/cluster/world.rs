@@ -7,13 +7,15 @@ use std::time::{Duration, SystemTime};
 
 use hyper_util::rt::TokioIo;
 use rand::RngExt;
-use tempfile::TempDir;
 use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint};
 use warren_client::{Client, Identity, PrivateKey, Target};
+use warren_log::Engine;
 use warren_manager::manager::StartError;
 use warren_manager::{Config, LocalNode, Manager, Tuning};
 use warren_security::{CertificateAuthority, Credentials, LiveCertificate, Role, client_config, connect};
+use warren_testkit::scratch::Scratch;
+use warren_testkit::small_disk::SmallDisk;
 use warren_testkit::wait::eventually_async;
 use warren_types::{Bytes, Id, MilliCpu, Mode, NodeDescription, Resources, ServiceId, ServiceSpec, TaskSpec};
 
@@ -23,9 +25,13 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(2);
 
 pub struct World {
-    directory: TempDir,
     manager: Option<Manager>,
+    /// Holds the data directory, if that is to have little room.
+    disk: Option<SmallDisk>,
+    directory: Scratch,
     tuning: Tuning,
+    /// What keeps the log from the next start on.
+    pub engine: Engine,
 }
 
 /// Who dials.
@@ -42,9 +48,30 @@ impl World {
     }
 
     pub async fn tuned(tuning: Tuning) -> Self {
-        let mut world = Self { directory: tempfile::tempdir().unwrap(), manager: None, tuning };
+        Self::made(tuning, Engine::default(), None).await
+    }
+
+    /// A manager whose log is kept by `engine`.
+    pub async fn with_engine(engine: Engine) -> Self {
+        Self::made(Tuning::default(), engine, None).await
+    }
+
+    /// A manager that has a disk of so many MiB for itself.
+    pub async fn on_small_disk(engine: Engine, tuning: Tuning, mebibytes: u64) -> Self {
+        Self::made(tuning, engine, Some(mebibytes)).await
+    }
+
+    async fn made(tuning: Tuning, engine: Engine, mebibytes: Option<u64>) -> Self {
+        let directory = Scratch::new();
+        let disk = mebibytes.map(|mebibytes| SmallDisk::new(directory.path(), mebibytes));
+        let mut world = Self { manager: None, disk, directory, tuning, engine };
         world.start(true).await.unwrap();
         world
+    }
+
+    /// The disk of [`World::on_small_disk`].
+    pub fn disk(&self) -> &SmallDisk {
+        self.disk.as_ref().expect("this world has a disk of its own")
     }
 
     pub fn config(&self) -> Config {
@@ -55,11 +82,12 @@ impl World {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             ranges: vec!["10.210.0.0/16".parse().unwrap()],
             node: Some(LocalNode { name: "n1".parse().unwrap(), description }),
+            log_engine: self.engine,
         }
     }
 
     pub fn data_dir(&self) -> PathBuf {
-        self.directory.path().join("data")
+        self.disk.as_ref().map_or(self.directory.path(), SmallDisk::path).join("data")
     }
 
     pub fn manager(&self) -> &Manager {

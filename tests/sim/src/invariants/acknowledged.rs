@@ -1,25 +1,37 @@
-//! What a client was told has happened is there, through every crash.
+//! What a client was told has happened is there, at every manager that has applied as much.
 
-use crate::client::Promise;
-use crate::world::World;
+use warren_core::State;
+use warren_types::ServiceId;
 
-pub fn holds(world: &World) -> Result<(), String> {
-    // A manager that replays its log is behind what it promised until it leads again.
-    let Some(run) = world.manager.run.as_ref().filter(|run| run.may_plan) else { return Ok(()) };
-    for (id, promise) in &world.client.promises {
-        if world.client.uncertain() == Some(*id) {
-            continue;
-        }
-        let found = run.state.service(id);
-        let kept = match promise {
-            Promise::Replicas(replicas) => {
-                found.is_some_and(|service| !service.removing && service.spec.replicas() == *replicas)
-            }
-            Promise::Removed => found.is_none_or(|service| service.removing),
-        };
-        if !kept {
-            return Err(format!("{promise:?} was acknowledged of {id}, found {found:?}"));
-        }
+use crate::client::{Client, Promise};
+
+/// All that a client was promised, but for what it is changing now.
+pub fn all(state: &State, client: &Client) -> Result<(), String> {
+    let mut certain = client.promises.iter().filter(|(id, _)| client.uncertain() != Some(**id));
+    certain.try_for_each(|(id, promise)| one(state, *id, *promise))
+}
+
+/// One promise.
+pub fn one(state: &State, service: ServiceId, promise: Promise) -> Result<(), String> {
+    if state.applied().index < promise.since {
+        return Ok(());
     }
-    Ok(())
+    let found = state.service(&service);
+    let kept = match promise.replicas {
+        Some(replicas) => found.is_some_and(|found| !found.removing && found.spec.replicas() == replicas),
+        None => found.is_none_or(|found| found.removing),
+    };
+    if kept {
+        return Ok(());
+    }
+    Err(format!("acknowledged writes are present: {promise:?} of {service}, found {found:?}"))
+}
+
+/// The promise was of something that had been applied somewhere.
+pub fn chosen(newest: &State, promise: Promise) -> Result<(), String> {
+    let applied = newest.applied().index;
+    if promise.since <= applied {
+        return Ok(());
+    }
+    Err(format!("acknowledged writes are present: {promise:?} when {applied} was the last entry"))
 }

@@ -1,19 +1,58 @@
-//! What is on a machine belongs to a task that holds its address: nothing is given twice before it was removed.
+//! No address and no port is given twice before its first holder is gone from the machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::world::World;
+use warren_types::{PublishedPort, Task, TaskId};
 
-pub fn holds(world: &World) -> Result<(), String> {
-    let mut addresses = BTreeMap::new();
-    for (task, remains) in &world.worker.machine {
-        let address = remains.assignment.address;
-        if let Some(other) = addresses.insert(address, task).filter(|_| remains.network) {
-            return Err(format!("{address} is on the machine for {task} and for {other}"));
+use crate::worker::Remains;
+
+type Machine = BTreeMap<TaskId, Remains>;
+
+/// A task was given its address: nothing on the machine may still have it, or another service its ports.
+pub fn given(machine: &Machine, task: &Task) -> Result<(), String> {
+    for (id, remains) in machine.iter().filter(|(id, _)| **id != task.id) {
+        if remains.network && Some(remains.assignment.address) == task.address {
+            let address = remains.assignment.address;
+            return Err(format!("nothing is given twice: {address} to {}, {id} still has it", task.id));
         }
-        let known = world.manager.run.as_ref().filter(|run| run.may_plan);
-        if known.is_some_and(|run| run.state.task(task).is_none_or(|task| task.observed.removed)) {
-            return Err(format!("{task} was said to be removed, found {remains:?}"));
+        no_port_twice(*id, remains, task.id, &task.revision.ports)?;
+    }
+    Ok(())
+}
+
+/// A worker said that nothing is left of a task.
+pub fn removed(machine: &Machine, task: TaskId) -> Result<(), String> {
+    match machine.get(&task) {
+        None => Ok(()),
+        Some(remains) => {
+            Err(format!("nothing is given twice: {task} is said to be removed, found {remains:?}"))
+        }
+    }
+}
+
+/// What is on a machine after something was done there for `task`.
+pub fn on_machine(machine: &Machine, task: TaskId, gone: &BTreeSet<TaskId>) -> Result<(), String> {
+    let Some(mine) = machine.get(&task) else { return Ok(()) };
+    if gone.contains(&task) {
+        return removed(machine, task);
+    }
+    for (id, remains) in machine.iter().filter(|(id, _)| **id != task) {
+        if mine.network && remains.network && mine.assignment.address == remains.assignment.address {
+            return Err(format!("nothing is given twice: {task} and {id} have {}", mine.assignment.address));
+        }
+        if mine.holds_ports {
+            no_port_twice(*id, remains, task, &mine.assignment.ports)?;
+        }
+    }
+    Ok(())
+}
+
+/// Tasks of one service share its ports on a node; those of two never do.
+fn no_port_twice(id: TaskId, remains: &Remains, task: TaskId, ports: &[PublishedPort]) -> Result<(), String> {
+    let foreign = remains.holds_ports && id.service != task.service;
+    for port in ports.iter().filter(|_| foreign) {
+        if remains.assignment.ports.iter().any(|held| held.collides(port)) {
+            return Err(format!("nothing is given twice: {port} to {task}, {id} still holds it"));
         }
     }
     Ok(())

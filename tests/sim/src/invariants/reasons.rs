@@ -1,17 +1,12 @@
 //! Every task that is not running says why.
 
-use warren_core::reason;
-use warren_types::TaskState;
+use warren_core::{State, reason};
+use warren_types::{Task, TaskState};
 
-use crate::world::World;
-
-pub fn holds(world: &World) -> Result<(), String> {
-    let Some(state) = world.state() else { return Ok(()) };
-    for task in state.tasks() {
-        let runs = task.observed.state == TaskState::Running && task.is_live() && task.lost_since.is_none();
-        if !runs && reason(state, None, task, world.time()).is_empty() {
-            return Err(format!("{task:?} does not say why it is not running"));
-        }
+pub fn holds(state: &State, task: &Task) -> Result<(), String> {
+    let runs = task.observed.state == TaskState::Running && task.is_live() && task.lost_since.is_none();
+    if runs || !reason(state, None, task, state.clock()).is_empty() {
+        return Ok(());
     }
-    Ok(())
+    Err(format!("every task says why: {task:?} does not say why it is not running"))
 }

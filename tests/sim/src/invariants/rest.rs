@@ -1,43 +1,90 @@
-//! When faults have stopped, the cluster comes to what was promised, and planning again is empty.
+//! When faults have stopped, the cluster comes to what was promised, and there is nothing left to plan.
 
-use warren_core::{reap, reconcile_replicated, schedule};
+use std::sync::Arc;
 
-use crate::client::Promise;
+use warren_core::State;
+use warren_types::{NodeStatus, Task, TaskId};
+
+use crate::manager::{Key, ask};
 use crate::world::World;
 
 pub fn holds(world: &World) -> Result<(), String> {
-    let run = world.manager.run.as_ref().filter(|run| run.may_plan).ok_or("no manager leads")?;
-    if world.client.uncertain().is_some() {
+    let leader = world.leader().ok_or("no manager leads")?;
+    let run = world.life(leader).ok_or("no manager leads")?;
+    for host in 0..world.managers.len() {
+        let applied = world.life(host).map(|run| run.state.applied());
+        if applied != Some(run.state.applied()) {
+            return Err(format!("manager {host} has applied {applied:?}, not {:?}", run.state.applied()));
+        }
+    }
+    everybody_votes(world)?;
+    if world.clients.iter().any(|client| client.uncertain().is_some()) {
         return Err("a request is under way".into());
     }
-    let mut wanted = 0;
-    for (id, promise) in &world.client.promises {
-        match promise {
-            Promise::Removed if run.state.service(id).is_some() => {
-                let tasks: Vec<_> = run.state.tasks_of(id).collect();
+    if let Some(node) = run.state.nodes().find(|node| node.status != NodeStatus::Ready) {
+        return Err(format!("{node:?} is not ready"));
+    }
+    services(world, &run.state)?;
+    nothing_to_plan(world, leader, &run.state)?;
+    machines(world, &run.state)
+}
+
+fn everybody_votes(world: &World) -> Result<(), String> {
+    let members = world.oracle.members();
+    let votes = |id: &u64| members.voters.contains(id);
+    let all = world.managers.iter().all(|manager| votes(&manager.id));
+    let alone = members.voters.len() == world.managers.len();
+    if all && alone && members.learners.is_empty() && members.voters_outgoing.is_empty() {
+        return Ok(());
+    }
+    Err(format!("{members:?} are not the managers that run"))
+}
+
+fn services(world: &World, state: &State) -> Result<(), String> {
+    for (id, promise) in world.clients.iter().flat_map(|client| &client.promises) {
+        match promise.replicas {
+            None if state.service(id).is_some() => {
+                let tasks: Vec<&Arc<Task>> = state.tasks_of(id).collect();
                 return Err(format!("{id} is not gone, it has {tasks:?}"));
             }
-            Promise::Removed => {}
-            Promise::Replicas(replicas) => {
-                wanted += replicas;
-                let counts = run.state.counts(id);
-                if counts.ready != *replicas {
-                    return Err(format!("{id} has {counts:?}, wanted {replicas} ready"));
+            None => {}
+            Some(replicas) => {
+                let counts = state.counts(id);
+                if counts.ready != replicas {
+                    let tasks: Vec<&Arc<Task>> = state.tasks_of(id).collect();
+                    return Err(format!("{id} has {counts:?}, wanted {replicas} ready: {tasks:?}"));
                 }
             }
         }
-        let plans = [reconcile_replicated(&run.state, id, world.time()), reap(&run.state, id)];
-        if plans.iter().any(|plan| !plan.is_empty()) {
-            return Err(format!("{id} still has {plans:?}"));
+    }
+    Ok(())
+}
+
+fn nothing_to_plan(world: &World, leader: usize, state: &State) -> Result<(), String> {
+    let now = world.stamp(leader);
+    let services = state.services().map(|service| service.id);
+    let keys = services.flat_map(|id| [Key::Replicas(id), Key::Reap(id)]).chain([Key::Schedule]);
+    for key in keys {
+        let plan = ask(state, key, now);
+        if !plan.is_empty() {
+            return Err(format!("{key:?} still plans {plan:?}"));
         }
     }
-    if !schedule(&run.state, world.time()).assignments.is_empty() {
-        return Err("there are tasks to place".into());
-    }
-    let machine = &world.worker.machine;
-    let running = machine.values().filter(|remains| remains.container.is_running()).count();
-    if running != wanted as usize || machine.len() != running {
-        return Err(format!("{running} processes run, wanted {wanted}; on the machine: {machine:?}"));
+    Ok(())
+}
+
+/// On each machine runs what should run there, and nothing else is left.
+fn machines(world: &World, state: &State) -> Result<(), String> {
+    for worker in &world.workers {
+        let wanted: Vec<TaskId> =
+            state.tasks_on(&worker.id).filter(|task| task.is_live()).map(|task| task.id).collect();
+        let running = worker.machine.iter().filter(|(_, remains)| remains.container.is_running());
+        let running: Vec<TaskId> = running.map(|(id, _)| *id).collect();
+        let same = wanted.len() == running.len() && wanted.iter().all(|id| running.contains(id));
+        if !same || worker.machine.len() != running.len() {
+            let machine = &worker.machine;
+            return Err(format!("wanted {wanted:?} on {}, found {machine:?}", worker.id));
+        }
     }
     Ok(())
 }

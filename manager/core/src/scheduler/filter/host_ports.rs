@@ -59,7 +59,8 @@ mod tests {
         };
         let text = String::new;
         let resources = Resources { cpu: MilliCpu(1000), memory: Bytes(1 << 30) };
-        run(Command::CreateCluster { id: ClusterId(Id(1)), ranges: vec!["10.0.0.0/8".parse().unwrap()], at });
+        let ranges = vec!["10.0.0.0/8".parse().unwrap()];
+        run(Command::CreateCluster { id: ClusterId(Id(1)), ranges, level: 1, at });
         for number in 1..=2 {
             let description = NodeDescription {
                 resources,

@@ -6,13 +6,14 @@ use ipnet::Ipv4Net;
 use warren_types::ClusterId;
 
 use super::Entry;
-use crate::state::{Answer, Change, Cluster, Refusal, State};
+use crate::state::{Answer, Change, Cluster, Refusal, State, digest};
 
 pub(super) fn create(
     state: &mut State,
     entry: &mut Entry,
     id: ClusterId,
     ranges: &[Ipv4Net],
+    level: u32,
 ) -> Result<Answer, Refusal> {
     match &state.cluster {
         Some(cluster) if cluster.id == id => return Ok(Answer::Done),
@@ -21,7 +22,19 @@ pub(super) fn create(
     }
     let cluster = Cluster::new(id, ranges.to_vec(), entry.now);
     let cluster = cluster.validate().into_result(cluster).map_err(Refusal::Invalid)?;
+    state.sum.add(digest::cluster(&cluster));
     state.cluster = Some(Arc::new(cluster));
+    state.level = level;
     entry.changes.push(Change::Cluster);
     Ok(Answer::Done)
+}
+
+/// A member that does not support the level has stopped before it came here, so what this program supports is
+/// not asked for: the answer must be the same on every member.
+pub(super) fn raise_level(state: &mut State, entry: &mut Entry, level: u32) -> Answer {
+    if level > state.level {
+        state.level = level;
+        entry.changes.push(Change::Cluster);
+    }
+    Answer::Done
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warren_types::{Node, NodeDescription, NodeId, NodeName, NodeStatus, TaskId, Timestamp, Violation};
 
 use super::Entry;
-use crate::state::{Answer, Change, Kind, Refusal, State};
+use crate::state::{Answer, Change, Kind, Refusal, State, digest};
 
 pub(super) fn register(
     state: &mut State,
@@ -17,17 +17,19 @@ pub(super) fn register(
     if state.index.node_names.get(name).is_some_and(|owner| *owner != id) {
         return Err(Refusal::AlreadyExists { kind: Kind::Node, name: name.to_string() });
     }
-    let Some(known) = state.nodes.get_mut(&id) else { return add(state, entry, id, name, description) };
-    if known.name != *name || known.description != *description {
-        let node = Arc::make_mut(known);
-        state.index.node_names.remove(&node.name);
-        state.index.node_names.insert(name.clone(), id);
+    let Some(known) = state.nodes.get(&id) else { return add(state, entry, id, name, description) };
+    if known.name == *name && known.description == *description {
+        return Ok(Answer::Node { id, version: known.version });
+    }
+    state.index.node_names.remove(&known.name);
+    state.index.node_names.insert(name.clone(), id);
+    state.update_node(id, |node| {
         node.name = name.clone();
         node.description = description.clone();
         node.version = entry.index;
-        entry.changes.push(Change::Node(id));
-    }
-    Ok(Answer::Node { id, version: known.version })
+    });
+    entry.changes.push(Change::Node(id));
+    Ok(Answer::Node { id, version: entry.index })
 }
 
 fn add(
@@ -53,6 +55,7 @@ fn add(
         assignment: entry.index,
     };
     state.index.add_node(&node);
+    state.sum.add(digest::node(&node));
     state.nodes.insert(id, Arc::new(node));
     entry.changes.push(Change::Node(id));
     Ok(Answer::Node { id, version: entry.index })
@@ -64,14 +67,15 @@ pub(super) fn open_session(
     id: NodeId,
     description: &NodeDescription,
 ) -> Result<Answer, Refusal> {
-    let shared = state.nodes.get_mut(&id).ok_or_else(|| Refusal::not_found(Kind::Node, id))?;
-    let node = Arc::make_mut(shared);
-    node.session = node.session.saturating_add(1);
-    node.version = entry.index;
-    if node.description != *description {
-        node.description = description.clone();
-    }
-    let number = node.session;
+    let known = state.nodes.get(&id).ok_or_else(|| Refusal::not_found(Kind::Node, id))?;
+    let number = known.session.saturating_add(1);
+    state.update_node(id, |node| {
+        node.session = number;
+        node.version = entry.index;
+        if node.description != *description {
+            node.description = description.clone();
+        }
+    });
     put_status(state, entry, id, NodeStatus::Ready);
     Ok(Answer::Session { number })
 }
@@ -100,15 +104,16 @@ pub(super) fn set_status(
 
 /// Sets the status, and on every task that holds the node since when it is lost.
 fn put_status(state: &mut State, entry: &mut Entry, id: NodeId, status: NodeStatus) {
-    let Some(shared) = state.nodes.get_mut(&id) else { return };
-    let node = Arc::make_mut(shared);
+    let Some(known) = state.nodes.get(&id) else { return };
     entry.changes.push(Change::Node(id));
-    if node.status == status {
+    if known.status == status {
         return;
     }
-    node.status = status;
-    node.status_since = entry.now;
-    node.version = entry.index;
+    state.update_node(id, |node| {
+        node.status = status;
+        node.status_since = entry.now;
+        node.version = entry.index;
+    });
     let lost_since: Option<Timestamp> = (status == NodeStatus::Down).then_some(entry.now);
     let held: Vec<TaskId> =
         state.tasks_on(&id).filter(|t| t.lost_since != lost_since).map(|t| t.id).collect();

@@ -6,12 +6,15 @@ use std::net::Ipv4Addr;
 use warren_types::{Node, NodeId, NodeStatus, Task, TaskId};
 
 use super::Entry;
-use crate::state::{Answer, State, address};
+use crate::state::{Answer, State, address, digest};
 
 pub(super) fn assign(state: &mut State, entry: &mut Entry, placements: &[(TaskId, NodeId)]) -> Answer {
     for (task, node) in placements.iter().copied() {
         let Some((address, cursor)) = place(state, entry, task, node) else { continue };
-        state.cursors.insert(node, cursor);
+        if let Some(before) = state.cursors.insert(node, cursor) {
+            state.sum.remove(digest::cursor(node, before));
+        }
+        state.sum.add(digest::cursor(node, cursor));
         state.update_task(entry, task, |task| {
             task.node = Some(node);
             task.address = Some(address);

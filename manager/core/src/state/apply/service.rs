@@ -6,7 +6,7 @@ use warren_types::spec::MAX_REPLICAS;
 use warren_types::{Mode, Revision, Service, ServiceId, ServiceSpec, Violation, Violations};
 
 use super::Entry;
-use crate::state::{Answer, Change, Kind, Refusal, State};
+use crate::state::{Answer, Change, Kind, Refusal, State, digest};
 
 pub(super) fn create(
     state: &mut State,
@@ -46,6 +46,7 @@ pub(super) fn create(
     };
     let answer = answer(&service);
     state.index.add_service(&service);
+    state.sum.add(digest::service(&service));
     state.services.insert(id, Arc::new(service));
     entry.changes.push(Change::Service(id));
     Ok(answer)
@@ -96,6 +97,7 @@ pub(super) fn delete(state: &mut State, entry: &mut Entry, id: ServiceId) -> Res
         return Err(Refusal::InUse { service: service.spec.name.clone(), tasks });
     }
     state.index.remove_service(service);
+    state.sum.remove(digest::service(service));
     state.services.remove(&id);
     entry.changes.push(Change::Service(id));
     Ok(Answer::Done)
@@ -129,10 +131,12 @@ fn update(
     change: impl FnOnce(&mut Service),
 ) -> Result<Answer, Refusal> {
     let shared = state.services.get_mut(&id).ok_or_else(|| Refusal::not_found(Kind::Service, id))?;
+    state.sum.remove(digest::service(shared));
     let service = Arc::make_mut(shared);
     change(service);
     service.version = entry.index;
     service.updated_at = entry.now;
+    state.sum.add(digest::service(service));
     entry.changes.push(Change::Service(id));
     Ok(answer(service))
 }

@@ -6,7 +6,7 @@ use warren_types::{Desired, Observed, ServiceId, Task, TaskId};
 
 use super::Entry;
 use crate::state::index::Facets;
-use crate::state::{Answer, Change, Kind, NewTask, Refusal, State};
+use crate::state::{Answer, Change, Kind, NewTask, Refusal, State, digest};
 
 pub(super) fn create(
     state: &mut State,
@@ -24,6 +24,7 @@ pub(super) fn create(
         let found = service.revision.number;
         return Err(Refusal::StaleRevision { service: name.clone(), wanted: revision, found });
     }
+    state.sum.remove(digest::standing(service));
     for NewTask { slot, not_before } in slots.iter().copied() {
         let wanted = (1..=service.spec.replicas()).contains(&slot);
         if !wanted || state.index.live.contains_key(&(id, slot)) {
@@ -45,8 +46,10 @@ pub(super) fn create(
         };
         state.index.change_task(&task.revision, None, Some(Facets::of(&task)));
         entry.changes.push(Change::Task(task.id));
+        state.sum.add(digest::task(&task));
         state.tasks.insert(task.id, Arc::new(task));
     }
+    state.sum.add(digest::standing(service));
     Ok(Answer::Done)
 }
 
@@ -73,6 +76,7 @@ pub(super) fn delete(state: &mut State, entry: &mut Entry, tasks: &[TaskId]) -> 
             continue;
         };
         state.index.change_task(&task.revision, Some(Facets::of(task)), None);
+        state.sum.remove(digest::task(task));
         state.tasks.remove(&id);
         entry.changes.push(Change::Task(id));
     }

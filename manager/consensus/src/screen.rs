@@ -1,0 +1,56 @@
+//! Which messages the raft crate may see.
+//!
+//! It trusts its peers: it panics on numbers that contradict each other. A message that no member
+//! can have sent is turned away here. What depends on the receiver's log is judged in
+//! `machine/receiving.rs`.
+
+use crate::{Entry, EntryKind, Message, MessageKind, members};
+
+/// No group ever counts up to here; below it, no sum of the raft crate overflows.
+const IMPOSSIBLE: u64 = 1 << 62;
+
+/// Whether a member can have sent this to another.
+pub(crate) fn well_formed(message: &Message) -> bool {
+    let Message { term, log_term, index, commit, commit_term, reject_hint, .. } = *message;
+    let possible = [term, log_term, index, commit, commit_term, reject_hint].iter().all(|n| *n < IMPOSSIBLE);
+    // Members have equal priorities, and take a snapshot when the leader sends one.
+    let asks_nothing_strange = message.priority == 0 && message.request_snapshot == 0;
+    let known_sender = message.from != 0 && message.from != message.to;
+    known_sender
+        && possible
+        && asks_nothing_strange
+        // A question about a read belongs to no term.
+        && (term == 0) == (message.kind == MessageKind::ReadIndex)
+        && match message.kind {
+            MessageKind::Append => follows(message),
+            MessageKind::Snapshot => announces_a_snapshot(message),
+            MessageKind::ReadIndex | MessageKind::ReadIndexResponse => message.entries.len() == 1,
+            _ => true,
+        }
+}
+
+/// The entries follow what they claim to follow, and were created by leaders up to this one.
+fn follows(message: &Message) -> bool {
+    let mut lowest = message.log_term.max(1);
+    let mut last = message.index;
+    (message.index == 0) == (message.log_term == 0)
+        && message.log_term <= message.term
+        && message.entries.iter().all(|entry| {
+            let Entry { index, term, kind, ref data } = *entry;
+            last += 1;
+            let fits = index == last && term >= lowest && term <= message.term;
+            lowest = term;
+            fits && data.is_empty() == (kind == EntryKind::Noop)
+        })
+}
+
+fn announces_a_snapshot(message: &Message) -> bool {
+    message.snapshot.as_ref().is_some_and(|snapshot| {
+        let possible = 0 < snapshot.index && snapshot.index < IMPOSSIBLE;
+        let created = 0 < snapshot.term && snapshot.term <= message.term;
+        possible
+            && created
+            && members::are_possible(&snapshot.conf_state)
+            && members::include(&snapshot.conf_state, message.to)
+    })
+}

@@ -1,0 +1,307 @@
+//! One number for everything a state holds, so that members can be compared without sending their states.
+//!
+//! It is kept along with every change: each object adds the hash of its content to a sum, and a change takes
+//! the old hash out and puts the new one in. So it costs what the change costs, it depends on what the state
+//! holds and not on the way there, and it can be computed anew: [`State::check`] does, and a snapshot whose
+//! objects do not give its digest is refused.
+//!
+//! The hash is XXH3 over 64-bit words, whose output is fixed by its specification on every machine. Which
+//! words is fixed here and never changes, since members of different versions compare their digests: a field
+//! that a later version adds is put behind the last word, after a number of its own, and left out while it
+//! has the value that it had before it was there.
+
+use ipnet::Ipv4Net;
+use warren_types::{
+    EnvVar, Exit, Id, Limits, Mode, Node, NodeDescription, NodeId, NodeStatus, Observed, Protocol,
+    PublishMode, PublishedPort, Resources, Revision, Service, ServiceSpec, Task, TaskId, TaskSpec,
+};
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
+
+use super::{Cluster, State};
+
+/// What a state held after the entry at `index`, as one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Digest {
+    /// The newest entry that it contains.
+    pub index: u64,
+    /// Of all it holds.
+    pub value: u64,
+}
+
+impl Digest {
+    /// The two are of one index and differ: one of the members that they come from is wrong.
+    pub fn contradicts(&self, other: &Self) -> bool {
+        self.index == other.index && self.value != other.value
+    }
+}
+
+impl std::fmt::Display for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x} at entry {}", self.value, self.index)
+    }
+}
+
+impl State {
+    /// The digest of everything the state holds now.
+    pub fn digest(&self) -> Digest {
+        let Sum(objects) = self.sum;
+        let value = hash([Kind::State as u64, objects, self.clock.0, self.level.into(), self.subnets]);
+        Digest { index: self.applied.index, value }
+    }
+}
+
+/// Sum of the hashes of all objects of a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Sum(u64);
+
+impl Sum {
+    /// Of everything the state holds, computed anew.
+    pub fn of(state: &State) -> Self {
+        let mut sum = Self::default();
+        state.cluster().into_iter().for_each(|held| sum.add(cluster(held)));
+        state.services().for_each(|held| sum.add(service(held)));
+        state.tasks().for_each(|held| sum.add(task(held)));
+        state.nodes().for_each(|held| sum.add(node(held)));
+        state.cursors.iter().for_each(|(node, place)| sum.add(cursor(*node, *place)));
+        sum
+    }
+
+    /// An object, or a part of one, is there now.
+    pub fn add(&mut self, hash: u64) {
+        self.0 = self.0.wrapping_add(hash);
+    }
+
+    /// It is not there any more.
+    pub fn remove(&mut self, hash: u64) {
+        self.0 = self.0.wrapping_sub(hash);
+    }
+}
+
+/// The first word of whatever is hashed, so that no two kinds of object are taken for one another.
+#[repr(u64)]
+enum Kind {
+    State = 1,
+    Cluster = 2,
+    Service = 3,
+    /// What changes of a service without a person: apart, since most commands touch only that.
+    Standing = 4,
+    Revision = 5,
+    Task = 6,
+    Node = 7,
+    Cursor = 8,
+    ServiceSpec = 9,
+    TaskSpec = 10,
+    Port = 11,
+    List = 12,
+    NodeDescription = 13,
+}
+
+/// The cluster's settings.
+pub(super) fn cluster(cluster: &Cluster) -> u64 {
+    let Cluster { id, incarnation, created_at, ranges, node_prefix, node_down_after, history } = cluster;
+    let [high, low] = halves(id.0);
+    hash([
+        Kind::Cluster as u64,
+        high,
+        low,
+        *incarnation,
+        created_at.0,
+        list(ranges.iter().map(net)),
+        u64::from(*node_prefix),
+        node_down_after.as_secs(),
+        node_down_after.subsec_nanos().into(),
+        u64::from(*history),
+    ])
+}
+
+/// All of a service.
+pub(super) fn service(service: &Service) -> u64 {
+    let [high, low] = halves(service.id.0);
+    let Revision { number, task, ports } = &*service.revision;
+    let current = [Kind::Revision as u64, *number, task_spec(task), list(ports.iter().map(port))];
+    let words = [Kind::Service as u64, high, low, service_spec(&service.spec), hash(current)];
+    hash(words).wrapping_add(standing(service))
+}
+
+/// A service but for its spec and its revision.
+pub(super) fn standing(service: &Service) -> u64 {
+    let Service { id, version, created_at, updated_at, spec: _, revision: _, removing, next_task } = service;
+    let [high, low] = halves(id.0);
+    let kind = Kind::Standing as u64;
+    hash([kind, high, low, *version, created_at.0, updated_at.0, u64::from(*removing), *next_task])
+}
+
+/// A task. Its revision never changes, so that its number says all.
+pub(super) fn task(task: &Task) -> u64 {
+    let Task { id, slot, revision, created_at, not_before, node, address, desired, observed, lost_since } =
+        task;
+    let Observed { state, attempt, since, reason, ready, exit, removed } = observed;
+    let TaskId { service, number } = id;
+    let Exit { code, out_of_memory } = exit.unwrap_or(Exit { code: 0, out_of_memory: false });
+    let given =
+        [not_before.is_some(), node.is_some(), address.is_some(), exit.is_some(), lost_since.is_some()];
+    let said = [out_of_memory, *ready, *removed];
+    let [service_high, service_low] = halves(service.0);
+    let [node_high, node_low] = halves(node.map_or(Id(0), |node| node.0));
+    hash([
+        Kind::Task as u64,
+        service_high,
+        service_low,
+        *number,
+        pair(*slot, *attempt),
+        revision.number,
+        created_at.0,
+        not_before.unwrap_or_default().0,
+        node_high,
+        node_low,
+        pair(address.map_or(0, u32::from), code.cast_unsigned()),
+        pair(*state as u32, *desired as u32),
+        since.0,
+        text(reason),
+        lost_since.unwrap_or_default().0,
+        pair(flags(given), flags(said)),
+    ])
+}
+
+/// A node.
+pub(super) fn node(node: &Node) -> u64 {
+    let Node {
+        id,
+        name,
+        version,
+        created_at,
+        description,
+        subnet,
+        status,
+        status_since,
+        session,
+        assignment,
+    } = node;
+    let [high, low] = halves(id.0);
+    let status = match status {
+        NodeStatus::Unknown => 0,
+        NodeStatus::Ready => 1,
+        NodeStatus::Down => 2,
+    };
+    hash([
+        Kind::Node as u64,
+        high,
+        low,
+        text(name.as_str()),
+        *version,
+        created_at.0,
+        node_description(description),
+        net(subnet),
+        status,
+        status_since.0,
+        *session,
+        *assignment,
+    ])
+}
+
+fn node_description(description: &NodeDescription) -> u64 {
+    let NodeDescription { resources, architecture, kernel, runtime, version, address } = description;
+    let Resources { cpu, memory } = resources;
+    hash([
+        Kind::NodeDescription as u64,
+        cpu.0,
+        memory.0,
+        text(architecture),
+        text(kernel),
+        text(runtime),
+        text(version),
+        text(address),
+    ])
+}
+
+/// Which address of a node is tried next.
+pub(super) fn cursor(node: NodeId, place: u32) -> u64 {
+    let [high, low] = halves(node.0);
+    hash([Kind::Cursor as u64, high, low, place.into()])
+}
+
+fn service_spec(spec: &ServiceSpec) -> u64 {
+    let ServiceSpec { name, labels, mode, task, ports } = spec;
+    let Mode::Replicated { replicas } = mode;
+    hash([
+        Kind::ServiceSpec as u64,
+        text(name.as_str()),
+        list(labels.iter().flat_map(|(key, value)| [text(key), text(value)])),
+        u64::from(*replicas),
+        task_spec(task),
+        list(ports.iter().map(port)),
+    ])
+}
+
+fn task_spec(spec: &TaskSpec) -> u64 {
+    let TaskSpec { image, command, args, env, limits, reservations, stop_grace } = spec;
+    let Limits { cpu, memory } = limits;
+    let texts =
+        |words: &Option<Vec<String>>| words.iter().flatten().map(|word| text(word)).collect::<Vec<_>>();
+    let env = env.iter().flat_map(|EnvVar { name, value }| [text(name), text(value)]);
+    hash([
+        Kind::TaskSpec as u64,
+        text(image.as_str()),
+        list(texts(command).into_iter()),
+        list(texts(args).into_iter()),
+        list(env),
+        cpu.map_or(0, |cpu| cpu.0),
+        memory.map_or(0, |memory| memory.0),
+        reservations.cpu.0,
+        reservations.memory.0,
+        stop_grace.as_secs(),
+        stop_grace.subsec_nanos().into(),
+        flags([command.is_some(), args.is_some(), cpu.is_some(), memory.is_some()]).into(),
+    ])
+}
+
+fn port(port: &PublishedPort) -> u64 {
+    let PublishedPort { host_ip, host_port, container_port, protocol, mode } = port;
+    let protocol = match protocol {
+        Protocol::Tcp => 1,
+    };
+    let mode = match mode {
+        PublishMode::Host => 1,
+    };
+    let (given, ip) = (u64::from(host_ip.is_some()), host_ip.map_or(0, u32::from));
+    let ports = pair((*host_port).into(), (*container_port).into());
+    hash([Kind::Port as u64, given, ip.into(), ports, protocol, mode])
+}
+
+fn net(range: &Ipv4Net) -> u64 {
+    pair(range.addr().into(), range.prefix_len().into())
+}
+
+fn text(text: &str) -> u64 {
+    if text.is_empty() { 0 } else { xxh3_64(text.as_bytes()) }
+}
+
+/// Of any length; the order counts.
+fn list(words: impl Iterator<Item = u64>) -> u64 {
+    let mut hasher = None;
+    for word in words {
+        let hasher = hasher.get_or_insert_with(Xxh3Default::new);
+        hasher.update(&word.to_le_bytes());
+    }
+    hasher.map_or(0, |hasher| hash([Kind::List as u64, hasher.digest()]))
+}
+
+fn hash<const N: usize>(words: [u64; N]) -> u64 {
+    let bytes = words.map(u64::to_le_bytes);
+    xxh3_64(bytes.as_flattened())
+}
+
+fn halves(id: Id) -> [u64; 2] {
+    [(id.0 >> 64) as u64, id.0 as u64]
+}
+
+fn pair(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+fn flags<const N: usize>(flags: [bool; N]) -> u32 {
+    flags.into_iter().fold(0, |bits, flag| bits << 1 | u32::from(flag))
+}
+
+#[cfg(test)]
+mod tests;

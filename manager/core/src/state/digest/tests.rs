@@ -1,0 +1,249 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use warren_types::{Bytes, ClusterId, Desired, MilliCpu, ServiceId, TaskState, Timestamp};
+
+use super::*;
+
+fn spec() -> ServiceSpec {
+    let port = PublishedPort {
+        host_ip: None,
+        host_port: 8080,
+        container_port: 80,
+        protocol: Protocol::Tcp,
+        mode: PublishMode::Host,
+    };
+    ServiceSpec {
+        name: "web".parse().unwrap(),
+        labels: [("tier".into(), "front".into())].into(),
+        mode: Mode::Replicated { replicas: 3 },
+        task: TaskSpec::new("web:1".parse().unwrap()),
+        ports: vec![port],
+    }
+}
+
+fn a_service() -> Service {
+    let spec = spec();
+    Service {
+        id: ServiceId(Id(7)),
+        version: 4,
+        created_at: Timestamp(10),
+        updated_at: Timestamp(20),
+        revision: Arc::new(Revision { number: 1, task: spec.task.clone(), ports: spec.ports.clone() }),
+        spec: Arc::new(spec),
+        removing: false,
+        next_task: 2,
+    }
+}
+
+fn a_task() -> Task {
+    Task {
+        id: TaskId { service: ServiceId(Id(7)), number: 1 },
+        slot: 1,
+        revision: a_service().revision,
+        created_at: Timestamp(30),
+        not_before: None,
+        node: None,
+        address: None,
+        desired: Desired::Running,
+        observed: Observed::new(Timestamp(30)),
+        lost_since: None,
+    }
+}
+
+fn a_node() -> Node {
+    Node {
+        id: NodeId(Id(9)),
+        name: "n1".parse().unwrap(),
+        version: 2,
+        created_at: Timestamp(1),
+        description: NodeDescription {
+            resources: Resources { cpu: MilliCpu(1000), memory: Bytes(1 << 30) },
+            architecture: "amd64".into(),
+            kernel: "6.1".into(),
+            runtime: "containerd 1.6.20".into(),
+            version: "0.1.0".into(),
+            address: "192.0.2.1".into(),
+        },
+        subnet: "10.0.0.0/24".parse().unwrap(),
+        status: NodeStatus::Unknown,
+        status_since: Timestamp(1),
+        session: 0,
+        assignment: 2,
+    }
+}
+
+/// All objects that differ from `object` by one of `changes` have hashes of their own.
+#[track_caller]
+fn check<T: Clone>(hash: impl Fn(&T) -> u64, object: &T, changes: &[fn(&mut T)]) {
+    let mut seen = vec![hash(object)];
+    for (number, change) in changes.iter().enumerate() {
+        let mut other = object.clone();
+        change(&mut other);
+        let found = hash(&other);
+        assert!(!seen.contains(&found), "change {number} has the hash of an earlier one");
+        seen.push(found);
+    }
+}
+
+#[test]
+fn every_field_of_a_task_counts() {
+    let changes: &[fn(&mut Task)] = &[
+        |t| t.id.service = ServiceId(Id(7 << 64)),
+        |t| t.id.number = 2,
+        |t| t.slot = 2,
+        |t| Arc::make_mut(&mut t.revision).number = 2,
+        |t| t.created_at = Timestamp(31),
+        |t| t.not_before = Some(Timestamp(0)),
+        |t| t.not_before = Some(Timestamp(1)),
+        |t| t.node = Some(NodeId(Id(0))),
+        |t| t.node = Some(NodeId(Id(1 << 64))),
+        |t| t.address = Some([0, 0, 0, 0].into()),
+        |t| t.address = Some([10, 0, 0, 2].into()),
+        |t| t.desired = Desired::Shutdown,
+        |t| t.observed.state = TaskState::Running,
+        |t| t.observed.attempt = 1,
+        |t| t.observed.since = Timestamp(31),
+        |t| t.observed.reason = "pulling".into(),
+        |t| t.observed.ready = true,
+        |t| t.observed.removed = true,
+        |t| t.observed.exit = Some(Exit { code: 0, out_of_memory: false }),
+        |t| t.observed.exit = Some(Exit { code: -1, out_of_memory: false }),
+        |t| t.observed.exit = Some(Exit { code: 0, out_of_memory: true }),
+        |t| t.lost_since = Some(Timestamp(0)),
+        |t| t.lost_since = Some(Timestamp(31)),
+    ];
+    check(task, &a_task(), changes);
+}
+
+#[test]
+fn every_field_of_a_service_counts() {
+    let spec: &[fn(&mut ServiceSpec)] = &[
+        |s| s.name = "api".parse().unwrap(),
+        |s| s.labels.clear(),
+        |s| s.labels = [("a".into(), "b".into())].into(),
+        |s| s.labels = [("tierf".into(), "ront".into())].into(),
+        |s| s.mode = Mode::Replicated { replicas: 4 },
+        |s| s.ports.clear(),
+        |s| s.ports[0].host_ip = Some([0, 0, 0, 0].into()),
+        |s| s.ports[0].host_port = 80,
+        |s| s.ports[0].container_port = 8080,
+        |s| (s.ports[0].host_port, s.ports[0].container_port) = (80, 8080),
+        |s| s.ports = vec![s.ports[0]; 2],
+        |s| s.task.image = "web:2".parse().unwrap(),
+        |s| s.task.command = Some(vec![]),
+        |s| s.task.command = Some(vec!["a".into(), "b".into()]),
+        |s| s.task.command = Some(vec!["ab".into()]),
+        |s| s.task.args = Some(vec![]),
+        |s| s.task.args = Some(vec!["ab".into()]),
+        |s| s.task.env = vec![EnvVar { name: "a".into(), value: "b".into() }],
+        |s| s.task.env = vec![EnvVar { name: "ab".into(), value: String::new() }],
+        |s| s.task.limits.cpu = Some(MilliCpu(0)),
+        |s| s.task.limits.cpu = Some(MilliCpu(5)),
+        |s| s.task.limits.memory = Some(Bytes(0)),
+        |s| s.task.limits.memory = Some(Bytes(5)),
+        |s| s.task.reservations.cpu = MilliCpu(5),
+        |s| s.task.reservations.memory = Bytes(5),
+        |s| s.task.stop_grace = Duration::from_secs(1),
+        |s| s.task.stop_grace = Duration::from_millis(1),
+    ];
+    check(service_spec, &self::spec(), spec);
+    let standing: &[fn(&mut Service)] = &[
+        |s| s.id = ServiceId(Id(8)),
+        |s| s.version = 5,
+        |s| s.created_at = Timestamp(11),
+        |s| s.updated_at = Timestamp(21),
+        |s| s.removing = true,
+        |s| s.next_task = 3,
+    ];
+    check(self::standing, &a_service(), standing);
+    let revision: &[fn(&mut Service)] = &[
+        |s| Arc::make_mut(&mut s.spec).name = "api".parse().unwrap(),
+        |s| Arc::make_mut(&mut s.revision).number = 2,
+        |s| Arc::make_mut(&mut s.revision).ports.clear(),
+        |s| Arc::make_mut(&mut s.revision).task.args = Some(vec![]),
+    ];
+    check(service, &a_service(), &[standing, revision].concat());
+}
+
+#[test]
+fn every_field_of_a_node_counts() {
+    let changes: &[fn(&mut Node)] = &[
+        |n| n.id = NodeId(Id(8)),
+        |n| n.name = "n2".parse().unwrap(),
+        |n| n.version = 3,
+        |n| n.created_at = Timestamp(2),
+        |n| n.description.resources.cpu = MilliCpu(1),
+        |n| n.description.resources.memory = Bytes(1),
+        |n| n.description.architecture = "arm64".into(),
+        |n| n.description.kernel = "6.2".into(),
+        |n| n.description.runtime = String::new(),
+        |n| n.description.version = "0.2.0".into(),
+        |n| n.description.address = "192.0.2.2".into(),
+        |n| n.subnet = "10.0.0.0/25".parse().unwrap(),
+        |n| n.subnet = "10.0.1.0/24".parse().unwrap(),
+        |n| n.status = NodeStatus::Ready,
+        |n| n.status = NodeStatus::Down,
+        |n| n.status_since = Timestamp(2),
+        |n| n.session = 1,
+        |n| n.assignment = 3,
+    ];
+    check(node, &a_node(), changes);
+    assert_ne!(cursor(NodeId(Id(1)), 2), cursor(NodeId(Id(2)), 1));
+}
+
+#[test]
+fn every_field_of_a_cluster_counts() {
+    let ranges = vec!["10.0.0.0/8".parse().unwrap(), "172.16.0.0/12".parse().unwrap()];
+    let changes: &[fn(&mut Cluster)] = &[
+        |c| c.id = ClusterId(Id(8)),
+        |c| c.incarnation = 2,
+        |c| c.created_at = Timestamp(2),
+        |c| c.ranges.reverse(),
+        |c| c.ranges.truncate(1),
+        |c| c.node_prefix = 25,
+        |c| c.node_down_after = Duration::from_millis(1),
+        |c| c.history = 1,
+    ];
+    check(cluster, &Cluster::new(ClusterId(Id(1)), ranges, Timestamp(1)), changes);
+}
+
+#[test]
+fn what_is_not_an_object_counts_as_well() {
+    let changes: &[fn(&mut State)] =
+        &[|s| s.clock = Timestamp(1), |s| s.level = 1, |s| s.subnets = 1, |s| s.sum.add(1)];
+    check(|state| state.digest().value, &State::new(), changes);
+}
+
+/// Members of different versions compare these numbers: when one of them changes, they call each other wrong.
+#[test]
+fn hashes_are_the_same_for_ever() {
+    let found = [
+        State::new().digest().value,
+        cluster(&Cluster::new(ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()], Timestamp(1))),
+        service(&a_service()),
+        task(&a_task()),
+        node(&a_node()),
+        cursor(NodeId(Id(9)), 3),
+    ];
+    let wanted = [
+        0x075a_7763_d14f_2e11,
+        0xdb74_f651_96db_72a3,
+        0x7bf0_cb31_5e87_ffde,
+        0x6384_91b4_caf4_dfd3,
+        0x19ad_b38b_7b10_2916,
+        0xd2bf_769f_d817_e900,
+    ];
+    assert_eq!(found, wanted, "{found:#x?}");
+    // Of the specification.
+    assert_eq!(xxh3_64(b""), 0x2d06_8005_38d3_94c2);
+}
+
+#[test]
+fn only_digests_of_one_index_contradict_each_other() {
+    let digest = |index, value| Digest { index, value };
+    assert!(digest(3, 1).contradicts(&digest(3, 2)));
+    assert!(!digest(3, 1).contradicts(&digest(3, 1)));
+    assert!(!digest(3, 1).contradicts(&digest(4, 2)));
+    assert_eq!(digest(3, 255).to_string(), "00000000000000ff at entry 3");
+}

@@ -1,0 +1,107 @@
+use std::collections::BTreeSet;
+
+use tempfile::TempDir;
+use warren_core::{Command, LEVEL};
+use warren_types::{ClusterId, Id, Timestamp};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn state() -> State {
+    let mut state = State::new();
+    let ranges = vec!["10.0.0.0/8".parse().unwrap()];
+    state.apply(
+        1,
+        1,
+        &Command::CreateCluster { id: ClusterId(Id(1)), ranges, level: LEVEL, at: Timestamp(1) },
+    );
+    state
+}
+
+fn meta(index: u64) -> SnapshotMeta {
+    SnapshotMeta { index, term: 1, conf_state: ConfState::of_voters(vec![1]) }
+}
+
+fn rig(dir: &TempDir) -> (Snapshots, Arc<Keyring>, Snapshotter) {
+    let files = Snapshots::open(dir.path().join("snapshots"), None).unwrap();
+    let keyring = Arc::new(Keyring::open(dir.path(), &BTreeSet::new()).unwrap());
+    let snapshotter = Snapshotter::new(files.clone(), keyring.clone(), Bounds { bytes: 100, entries: 3 }, 0);
+    (files, keyring, snapshotter)
+}
+
+#[test]
+fn what_may_pass_between_two_grows_with_the_state() {
+    let bounds = Bounds::default();
+    let due = |mib: u64, entries, last: u64| {
+        bounds.are_passed(Bounds { bytes: (mib * MIB) as usize, entries }, last * MIB)
+    };
+    for (mib, entries, last, wanted) in [
+        (15, 49_999, 0, false),
+        (16, 1, 0, true),
+        (1, 50_000, 0, true),
+        (16, 1, 17, true),
+        (47, 149_999, 50, false),
+        (48, 1, 50, true),
+        (1, 150_000, 50, true),
+    ] {
+        assert_eq!(due(mib, entries, last), wanted, "{mib} MiB, {entries} entries after {last} MiB");
+    }
+    let never = Bounds { bytes: usize::MAX, entries: usize::MAX };
+    assert!(!never.are_passed(Bounds { bytes: 1 << 40, entries: 1 << 40 }, u64::MAX));
+    assert!(Bounds { bytes: 0, entries: 0 }.are_passed(Bounds { bytes: 0, entries: 1 }, MIB));
+}
+
+#[tokio::test]
+async fn it_is_due_after_enough_and_not_while_one_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, _, mut snapshotter) = rig(&dir);
+    snapshotter.count(40);
+    snapshotter.count(40);
+    assert!(!snapshotter.is_due());
+    snapshotter.count(40);
+    assert!(snapshotter.is_due(), "by its entries, and by its bytes");
+    snapshotter.start(state(), meta(3)).unwrap();
+    for _ in 0..3 {
+        snapshotter.count(40);
+    }
+    assert!(!snapshotter.is_due());
+    snapshotter.written().await.unwrap();
+    assert!(snapshotter.is_due());
+}
+
+#[tokio::test]
+async fn it_opens_for_what_it_covers_and_for_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (files, keyring, mut snapshotter) = rig(&dir);
+    snapshotter.start(state(), meta(5)).unwrap();
+    let Written { index, bytes } = snapshotter.written().await.unwrap();
+    let sealed = files.load(&meta(5)).unwrap();
+    let plain = keyring.unseal_stream(&place(&meta(5)), sealed.clone()).unwrap();
+    assert_eq!((index, bytes), (5, plain.len() as u64));
+    assert_eq!(codec::read_snapshot(&plain).unwrap(), state());
+    let others = [
+        meta(6),
+        SnapshotMeta { term: 2, ..meta(5) },
+        SnapshotMeta { conf_state: ConfState::of_voters(vec![1, 2]), ..meta(5) },
+    ];
+    for other in others {
+        assert!(keyring.unseal_stream(&place(&other), sealed.clone()).is_err(), "{other:?}");
+    }
+}
+
+#[tokio::test]
+async fn older_ones_go_and_doing_it_twice_is_harmless() {
+    let dir = tempfile::tempdir().unwrap();
+    let (files, _, mut snapshotter) = rig(&dir);
+    for index in [1, 2, 3] {
+        snapshotter.start(state(), meta(index)).unwrap();
+        snapshotter.written().await.unwrap();
+    }
+    snapshotter.remove_older(meta(3));
+    snapshotter.remove_older(meta(3));
+    // It waits for whatever it began.
+    drop(snapshotter);
+    let there = [1, 2, 3].map(|index| files.path(&meta(index)).exists());
+    assert_eq!(there, [false, false, true]);
+}

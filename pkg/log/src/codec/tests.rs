@@ -1,0 +1,102 @@
+//! Whatever is written is read back, and nothing that was not written is read.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn ids() -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec(any::<u64>(), 0..5)
+}
+
+fn conf_state() -> impl Strategy<Value = ConfState> {
+    (ids(), ids(), ids(), ids(), any::<bool>()).prop_map(
+        |(voters, learners, voters_outgoing, learners_next, auto_leave)| ConfState {
+            voters,
+            learners,
+            voters_outgoing,
+            learners_next,
+            auto_leave,
+        },
+    )
+}
+
+fn snapshot() -> impl Strategy<Value = SnapshotMeta> {
+    (0..u64::MAX, any::<u64>(), conf_state()).prop_map(|(index, term, conf_state)| SnapshotMeta {
+        index,
+        term,
+        conf_state,
+    })
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let kind = prop_oneof![Just(EntryKind::Noop), Just(EntryKind::Command), Just(EntryKind::Membership)];
+    let data = prop::collection::vec(any::<u8>(), 0..300);
+    (any::<u64>(), any::<u64>(), kind, data).prop_map(|(index, term, kind, data)| {
+        let data = if kind == EntryKind::Noop { Bytes::new() } else { data.into() };
+        Entry { index, term, kind, data }
+    })
+}
+
+fn head() -> impl Strategy<Value = Head> {
+    let hard_state = any::<[u64; 3]>().prop_map(|[term, vote, commit]| HardState { term, vote, commit });
+    let numbers = (any::<[u64; 2]>(), any::<prop::sample::Index>(), 0..1000u64);
+    (numbers, hard_state, conf_state(), prop::option::of(snapshot())).prop_map(
+        |(([number, sum], first, length), hard_state, conf_state, snapshot)| {
+            let covered = snapshot.as_ref().map_or(0, |snapshot| snapshot.index);
+            let first = 1 + first.index(usize::try_from(covered).unwrap().max(1)) as u64;
+            let last = (first - 1).saturating_add(length);
+            let extent = Extent { snapshot: covered, first, last };
+            Head { number, extent, sum, hard_state, conf_state, snapshot }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn an_entry_is_read_as_it_was_written(entry in entry()) {
+        let value = encode_entry(&entry);
+        prop_assert_eq!(value.len(), entry_len(&entry));
+        prop_assert_eq!(decode_entry(entry.index, &value), Ok(entry.clone()));
+        prop_assert!(decode_entry(entry.index ^ 1, &value).is_err());
+        prop_assert_eq!(addend(&value), u64::from(checksum(&entry.index.to_le_bytes(), &value[4..])));
+    }
+
+    #[test]
+    fn a_head_is_read_as_it_was_written(head in head()) {
+        let body = encode_head(&head);
+        prop_assert_eq!(decode_head(&body), Some(head.clone()));
+        // All or nothing, wherever it is cut.
+        for end in 0..body.len() {
+            prop_assert_eq!(decode_head(&body[..end]), None);
+        }
+        prop_assert_eq!(decode_head(&[&body[..], &[0]].concat()), None);
+        prop_assert_eq!(encode_hard_state(&head.hard_state).len(), HARD_STATE_LEN);
+        prop_assert_eq!(encode_conf_state(&head.conf_state).len(), conf_state_len(&head.conf_state));
+    }
+
+    #[test]
+    fn a_snapshot_pointer_is_read_as_it_was_written(snapshot in snapshot()) {
+        let body = encode_snapshot(&snapshot);
+        prop_assert_eq!(body.len(), snapshot_len(&snapshot));
+        let mut fields = Fields(&body);
+        prop_assert_eq!(fields.snapshot(), Some(snapshot));
+        prop_assert!(fields.0.is_empty());
+    }
+
+    #[test]
+    fn anything_else_is_refused_without_a_panic(
+        index in any::<u64>(),
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        prop_assert!(decode_entry(index, &bytes).is_err());
+        let sealed = seal(&index.to_le_bytes(), &bytes);
+        if let Ok(entry) = decode_entry(index, &sealed) {
+            prop_assert_eq!(encode_entry(&entry), sealed);
+        }
+        if let Some(head) = decode_head(&bytes) {
+            prop_assert_eq!(encode_head(&head), bytes);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Flipped bits and cut files: a log is opened with exactly what was in it, or refused. It is never
+//! opened with something else.
+
+use std::{
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use warren_testkit::soak;
+
+use crate::{Engine, Error, Loaded, crash::workload::Workload, open};
+
+const STEPS: usize = 14;
+
+/// How a log came to its end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum End {
+    /// It was closed.
+    Closed,
+    /// Its process was killed after the last acknowledgement.
+    Killed,
+}
+
+/// A log, and the bytes of all its files.
+struct Sample {
+    engine: Engine,
+    end: End,
+    expected: Loaded,
+    files: Vec<(PathBuf, Vec<u8>)>,
+}
+
+impl Sample {
+    fn new(engine: Engine, end: End, seed: u64) -> Self {
+        let workload = Workload::new(seed, STEPS);
+        let dir = memory_dir();
+        let mut log = open(dir.path(), engine).unwrap();
+        for step in &workload.steps {
+            step.apply(&mut *log).unwrap();
+        }
+        let killed = files(dir.path());
+        drop(log);
+        let files = if end == End::Killed { killed } else { files(dir.path()) };
+        Self { engine, end, expected: workload.states[STEPS].clone(), files }
+    }
+
+    /// Opens the log after `change` to one of its files.
+    fn check(&self, file: usize, change: impl FnOnce(&mut Vec<u8>), what: &str) -> Outcome {
+        let dir = memory_dir();
+        put(dir.path(), &self.files);
+        let (name, content) = &self.files[file];
+        let mut content = content.clone();
+        change(&mut content);
+        fs::write(dir.path().join(name), content).unwrap();
+        self.judge(dir.path(), &format!("{} {:?}, {}: {what}", self.engine, self.end, name.display()))
+    }
+
+    /// Twice, because a refused log must not be accepted at the next attempt with less in it.
+    fn judge(&self, dir: &Path, what: &str) -> Outcome {
+        let mut outcome = Outcome::Refused;
+        for attempt in 1..=2 {
+            match open(dir, self.engine).and_then(|log| log.load()) {
+                Ok(loaded) => {
+                    let loaded = Loaded { recovered: None, ..loaded };
+                    assert!(
+                        loaded == self.expected,
+                        "{what}: opened with another content at attempt {attempt}"
+                    );
+                    outcome = Outcome::Exact;
+                }
+                Err(error) => {
+                    let known =
+                        matches!(error, Error::Corrupt { .. } | Error::Newer { .. } | Error::Older { .. });
+                    assert!(known && error.to_string().contains("raft."), "{what}: {error}");
+                }
+            }
+        }
+        outcome
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Outcome {
+    Exact,
+    Refused,
+}
+
+/// Syncs cost nothing there.
+pub fn memory_dir() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// All files below a directory, by their path in it.
+pub fn files(top: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let (mut dirs, mut files) = (vec![top.to_owned()], Vec::new());
+    while let Some(dir) = dirs.pop() {
+        for file in fs::read_dir(dir).unwrap() {
+            let path = file.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else {
+                files.push((path.strip_prefix(top).unwrap().to_owned(), fs::read(&path).unwrap()));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Writes files into a directory.
+pub fn put(top: &Path, files: &[(PathBuf, Vec<u8>)]) {
+    for (name, content) in files {
+        let path = top.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+    }
+}
+
+/// The parts of a file that are not empty; of the rest, a page before and after is enough.
+fn used(content: &[u8]) -> Vec<Range<usize>> {
+    let mut used: Vec<Range<usize>> = Vec::new();
+    for (number, page) in content.chunks(512).enumerate() {
+        if page.iter().any(|byte| *byte != 0) {
+            let range = number * 512..number * 512 + page.len();
+            match used.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => used.push(range),
+            }
+        }
+    }
+    used
+}
+
+/// Flips single bits: `count` all over the files, and all of those where redb's header and the
+/// receipt's numbers are.
+fn flip(engine: Engine, end: End, seed: u64, count: usize) {
+    let sample = Sample::new(engine, end, seed);
+    assert_eq!(sample.check(0, |_| {}, "unharmed"), Outcome::Exact);
+    let mut chance = StdRng::seed_from_u64(seed);
+    let places: Vec<(usize, usize)> = (0..sample.files.len())
+        .flat_map(|file| used(&sample.files[file].1).into_iter().flatten().map(move |at| (file, at)))
+        .collect();
+    let step = (places.len() / count).max(1);
+    let important = |at: usize| at % 4096 < 320 && at < 8192;
+    let (mut exact, mut refused) = (0, 0);
+    for (number, (file, at)) in places.iter().copied().enumerate() {
+        if number % step != 0 && !(important(at) && number % soak::count(3, 1) == 0) {
+            continue;
+        }
+        let bit = 1u8 << chance.random_range(0..8);
+        match sample.check(file, |content| content[at] ^= bit, &format!("byte {at} ^ {bit:#x}")) {
+            Outcome::Exact => exact += 1,
+            Outcome::Refused => refused += 1,
+        }
+    }
+    println!("{engine} {end:?}: of {} used bytes {exact} flipped unharmed, {refused} refused", places.len());
+    assert!(exact > 0 && refused > 0 && exact + refused >= count.min(places.len()));
+}
+
+fn flip_all_ends(engine: Engine, count: usize) {
+    for end in [End::Closed, End::Killed] {
+        for seed in 0..soak::count(1, 8) as u64 {
+            flip(engine, end, seed, count);
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_redb_is_harmless_or_refused() {
+    flip_all_ends(Engine::Redb, soak::count(250, 5000));
+}
+
+#[test]
+fn a_flipped_bit_in_sled_is_harmless_or_refused() {
+    flip_all_ends(Engine::Sled, soak::count(60, 5000));
+}
+
+#[test]
+fn a_file_that_was_cut_is_refused_or_whole() {
+    for engine in Engine::ALL {
+        let sample = Sample::new(engine, End::Closed, 5);
+        let mut chance = StdRng::seed_from_u64(5);
+        for file in 0..sample.files.len() {
+            let length = sample.files[file].1.len();
+            for _ in 0..soak::count(10, 300) {
+                let at = chance.random_range(0..length);
+                sample.check(file, |content| content.truncate(at), &format!("cut at {at}"));
+                let zeros = |content: &mut Vec<u8>| content[at..].fill(0);
+                sample.check(file, zeros, &format!("zeros from {at}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! A disk that is full, and one that fails: a clear error, nothing acknowledged is lost, and the same
+//! batch goes through when there is room again.
+
+use std::{fs, path::Path};
+
+use warren_testkit::tool;
+
+use crate::{Batch, Engine, Entry, EntryKind, Error, LogStore, Snapshots, crash::device::Device, open};
+
+fn batch(index: u64) -> Batch {
+    let data = vec![index as u8; 20_000].into();
+    let entries = vec![Entry { index, term: 1, kind: EntryKind::Command, data }];
+    Batch { entries, ..Batch::default() }
+}
+
+/// Appends until it fails; the answer is the index that failed, and the error.
+fn fill(log: &mut dyn LogStore, from: u64) -> (u64, Error) {
+    for index in from..10_000 {
+        if let Err(error) = log.append(&batch(index)) {
+            return (index, error);
+        }
+    }
+    panic!("200 MB fit on a disk of 16");
+}
+
+fn indexes(log: &dyn LogStore) -> Vec<u64> {
+    log.load().unwrap().entries.iter().map(|entry| entry.index).collect()
+}
+
+/// Opens a log again, as the raft driver does after an error: it may fail while the disk is full.
+fn reopen(dir: &Path, engine: Engine, acknowledged: u64) -> Option<Box<dyn LogStore>> {
+    match open(dir, engine) {
+        Ok(log) => {
+            let found = indexes(&*log);
+            // The write that failed may be there or not.
+            let all = |last: u64| (1..=last).collect::<Vec<_>>();
+            assert!(
+                found == all(acknowledged) || found == all(acknowledged + 1),
+                "{engine}: {} entries, {acknowledged} acknowledged",
+                found.len()
+            );
+            Some(log)
+        }
+        Err(error) => {
+            assert!(error.is_out_of_space(), "{engine}: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
+    for engine in Engine::ALL {
+        let device = Device::new(16);
+        let dir = device.path();
+        fs::write(dir.join("filler"), vec![1; 6 << 20]).unwrap();
+        let mut log = open(&dir, engine).unwrap();
+        let (failed, error) = fill(&mut *log, 1);
+        let text = error.to_string();
+        assert!(error.is_out_of_space(), "{engine}: {text}");
+        assert!(matches!(&error, Error::Full { free, .. } if *free < 2 << 20), "{engine}: {text}");
+        assert!(text.contains(&format!("raft.{engine}")) && text.contains("Make room"), "{text}");
+        assert!(matches!(log.append(&batch(failed)), Err(Error::Failed { .. })), "{engine}");
+        assert!(failed > 10, "{engine}: {failed}");
+        // Still full, twice: whatever happens, nothing is lost.
+        drop(log);
+        let mut acknowledged = failed - 1;
+        for _ in 0..2 {
+            if let Some(mut log) = reopen(&dir, engine, acknowledged) {
+                let again = log.append(&batch(failed));
+                assert!(again.is_ok() || again.as_ref().is_err_and(Error::is_out_of_space), "{again:?}");
+                acknowledged += u64::from(again.is_ok() && acknowledged < failed);
+            }
+        }
+        fs::remove_file(dir.join("filler")).unwrap();
+        let mut log = reopen(&dir, engine, acknowledged).unwrap();
+        for _ in 0..2 {
+            log.append(&batch(failed)).unwrap();
+        }
+        log.append(&batch(failed + 1)).unwrap();
+        drop(log);
+        assert_eq!(indexes(&*open(&dir, engine).unwrap()), (1..=failed + 1).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_log_cannot_be_made_on_a_full_disk_and_can_be_later() {
+    for engine in Engine::ALL {
+        let device = Device::new(16);
+        let dir = device.path();
+        let filler = dir.join("filler");
+        let mut size = 16 << 20;
+        let mut content = Vec::new();
+        while size >= 4096 {
+            content.extend(vec![1; size]);
+            if fs::write(&filler, &content).is_err() {
+                content.truncate(content.len() - size);
+                size /= 2;
+            }
+        }
+        fs::write(&filler, &content).unwrap();
+        for _ in 0..2 {
+            let error = open(&dir, engine).err().unwrap();
+            assert!(error.is_out_of_space(), "{engine}: {error}");
+        }
+        let snapshots = Snapshots::open(dir.join("snapshots"), None);
+        assert!(snapshots.is_err_and(|error| error.is_out_of_space()) || size > 0);
+        fs::remove_file(&filler).unwrap();
+        open(&dir, engine).unwrap().append(&batch(1)).unwrap();
+        assert_eq!(indexes(&*open(&dir, engine).unwrap()), [1]);
+    }
+}
+
+#[test]
+fn a_disk_that_became_read_only_refuses_and_goes_on_when_it_is_back() {
+    for engine in Engine::ALL {
+        let device = Device::new(16);
+        let dir = device.path();
+        let mut log = open(&dir, engine).unwrap();
+        log.append(&batch(1)).unwrap();
+        drop(log);
+        let remount = |how: &str| tool::run("mount", ["-o", how, dir.to_str().unwrap()]);
+        remount("remount,ro");
+        for _ in 0..2 {
+            let error = open(&dir, engine).err().unwrap();
+            assert!(error.to_string().contains("Read-only file system"), "{engine}: {error}");
+            assert!(!error.is_out_of_space());
+        }
+        remount("remount,rw");
+        let mut log = open(&dir, engine).unwrap();
+        assert_eq!(indexes(&*log), [1]);
+        log.append(&batch(2)).unwrap();
+    }
+}

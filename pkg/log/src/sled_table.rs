@@ -1,0 +1,277 @@
+//! sled 0.34, as a directory: selectable, but not the default. What its adapter adds is what the
+//! engine leaves out:
+//!
+//! * `flush` starts the write-back of its pages (`sync_file_range`) but neither makes a grown file's
+//!   metadata durable nor empties the disk's write cache. So every commit ends with an fdatasync of
+//!   the engine's own data file, on a descriptor of ours.
+//! * It does not sync the files and names it makes. A new store is made under another name, synced
+//!   and renamed.
+//! * Pages with more than 128 KiB go into files of their own that are never synced. So values are cut
+//!   into parts that stay far below that, however many of them lie in one page.
+//! * After damage anywhere it may open with an older state and say nothing. So the receipt is made
+//!   durable with every commit (a second fdatasync), and what does not reach it is refused.
+//! * It takes back a batch that was under way without telling. So its logs never say that they had to
+//!   be recovered.
+//! * Its threads may hold the file for a moment after the store was dropped. Dropping waits for them.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io,
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use sled::{Batch, Config, Db};
+
+use crate::{
+    Error, Recovered, Result,
+    names::{beside, sync_dir, sync_parent},
+    table::{Change, Table},
+};
+
+/// The log is read from memory, never from here, so the engine needs almost no cache.
+const CACHE_BYTES: u64 = 16 << 20;
+
+/// Values are stored in parts of this length. A page holds up to about twenty of them.
+const PART: usize = 4096;
+
+/// How long dropping waits for the engine to let go of its file.
+const RELEASE: Duration = Duration::from_secs(10);
+
+/// The engine's data file, in its directory.
+const DATA: &str = "db";
+
+/// How the names of the engine's unfinished files end.
+const UNFINISHED: &str = "generating";
+
+/// Before the index of an entry, in its keys.
+const ENTRY: u8 = b'e';
+/// Before the name of a record, in its keys.
+const RECORD: u8 = b'm';
+
+/// Values in a directory of sled's.
+pub struct SledTable {
+    /// There until the table is dropped.
+    db: Option<Db>,
+    data: File,
+    path: PathBuf,
+}
+
+impl SledTable {
+    fn db(&self) -> &Db {
+        self.db.as_ref().expect("the engine is taken only by drop")
+    }
+
+    /// Does all of `change`, or nothing, but leaves it to the caller to make it durable.
+    pub(crate) fn apply(&self, operation: &'static str, change: &Change) -> Result<()> {
+        // One tree and one batch: over two trees the engine's batches are not atomic.
+        let mut batch = Batch::default();
+        let mut remove = |keys: sled::Iter| -> Result<()> {
+            for key in keys.keys() {
+                batch.remove(key.map_err(|error| self.error(operation, error))?);
+            }
+            Ok(())
+        };
+        if let Some(indexes) = &change.remove {
+            remove(self.db().range(entry_range(indexes)))?;
+        }
+        for (name, _) in &change.records {
+            remove(self.db().scan_prefix(record_prefix(name)))?;
+        }
+        for (index, value) in &change.entries {
+            put_parts(&mut batch, &entry_prefix(*index), value);
+        }
+        for (name, value) in &change.records {
+            put_parts(&mut batch, &record_prefix(name), value);
+        }
+        self.db().apply_batch(batch).map_err(|error| self.error(operation, error))?;
+        self.db().flush().map_err(|error| self.error(operation, error))?;
+        Ok(())
+    }
+
+    fn error(&self, operation: &'static str, error: sled::Error) -> Error {
+        to_error(&self.path, operation, error)
+    }
+}
+
+impl Table for SledTable {
+    const RECEIPT_IS_DURABLE: bool = true;
+
+    fn open(path: &Path) -> Result<(Self, Option<Recovered>)> {
+        if !path.try_exists().map_err(Error::io("look for", path))? {
+            create(path)?;
+        }
+        ensure_free(path)?;
+        remove_unfinished(path)?;
+        let db = open_engine(path)?;
+        let data = File::open(path.join(DATA)).map_err(Error::io("open", path))?;
+        sync_all(path)?;
+        Ok((Self { db: Some(db), data, path: path.into() }, None))
+    }
+
+    fn get(&self, name: &'static str) -> Result<Option<Vec<u8>>> {
+        let mut value = None;
+        for part in self.db().scan_prefix(record_prefix(name)) {
+            let (_, part) = part.map_err(|error| self.error("read", error))?;
+            value.get_or_insert_with(Vec::new).extend_from_slice(&part);
+        }
+        Ok(value)
+    }
+
+    fn scan(
+        &self,
+        indexes: RangeInclusive<u64>,
+        visit: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut latest: Option<(u64, Vec<u8>)> = None;
+        for row in self.db().range(entry_range(&indexes)) {
+            let (key, part) = row.map_err(|error| self.error("read", error))?;
+            let index = index_of(&key).ok_or_else(|| Error::Corrupt {
+                path: self.path.clone(),
+                what: format!("key {key:?} is no entry's"),
+            })?;
+            match &mut latest {
+                Some((latest, value)) if *latest == index => value.extend_from_slice(&part),
+                _ => {
+                    if let Some((index, value)) = latest.replace((index, part.to_vec())) {
+                        visit(index, &value)?;
+                    }
+                }
+            }
+        }
+        latest.map_or(Ok(()), |(index, value)| visit(index, &value))
+    }
+
+    fn commit(&mut self, operation: &'static str, change: &Change) -> Result<()> {
+        self.apply(operation, change)?;
+        self.data.sync_data().map_err(Error::io(operation, &self.path))
+    }
+}
+
+impl Drop for SledTable {
+    fn drop(&mut self) {
+        drop(self.db.take());
+        let end = Instant::now() + RELEASE;
+        while matches!(ensure_free(&self.path), Err(Error::InUse { .. })) && Instant::now() < end {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn open_engine(path: &Path) -> Result<Db> {
+    Config::new()
+        .path(path)
+        .cache_capacity(CACHE_BYTES)
+        // Every commit flushes; a thread that does it again would only keep an idle disk awake.
+        .flush_every_ms(None)
+        .open()
+        .map_err(|error| to_error(path, "open", error))
+}
+
+/// Makes an empty store. When this returns, all of it is durable.
+fn create(path: &Path) -> Result<()> {
+    let temporary = beside(path, ".new");
+    match fs::remove_dir_all(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::io("remove", &temporary)(error));
+        }
+        _ => {}
+    }
+    drop(SledTable {
+        db: Some(open_engine(&temporary)?),
+        data: File::open(temporary.join(DATA)).map_err(Error::io("open", &temporary))?,
+        path: temporary.clone(),
+    });
+    sync_all(&temporary)?;
+    fs::rename(&temporary, path).map_err(Error::io("rename", &temporary))?;
+    sync_parent(path)
+}
+
+/// Removes what the engine was writing of its own snapshot when it ended or the disk was full. It takes such a file
+/// for a finished one, and so for damage.
+fn remove_unfinished(dir: &Path) -> Result<()> {
+    for file in fs::read_dir(dir).map_err(Error::io("list", dir))? {
+        let path = file.map_err(Error::io("list", dir))?.path();
+        if path.extension().is_some_and(|extension| extension == UNFINISHED) {
+            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the files in a directory, and their names, durable; likewise below it.
+fn sync_all(dir: &Path) -> Result<()> {
+    for file in fs::read_dir(dir).map_err(Error::io("list", dir))? {
+        let path = file.map_err(Error::io("list", dir))?.path();
+        if path.is_dir() {
+            sync_all(&path)?;
+        } else {
+            File::open(&path).and_then(|file| file.sync_all()).map_err(Error::io("sync", &path))?;
+        }
+    }
+    sync_dir(dir)
+}
+
+/// Refuses a store that somebody has open. The engine's own error for it has no kind.
+fn ensure_free(path: &Path) -> Result<()> {
+    let data = path.join(DATA);
+    let file = match File::open(&data) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file.map_err(Error::io("open", &data))?,
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(Error::InUse { path: path.into(), pid: None }),
+        Err(TryLockError::Error(error)) => Err(Error::io("lock", &data)(error)),
+    }
+}
+
+fn entry_prefix(index: u64) -> [u8; 9] {
+    let mut key = [ENTRY; 9];
+    key[1..].copy_from_slice(&index.to_be_bytes());
+    key
+}
+
+fn record_prefix(name: &str) -> Vec<u8> {
+    // The end of the name, so that no name is another's beginning.
+    [&[RECORD], name.as_bytes(), &[0]].concat()
+}
+
+/// The keys of all parts of all entries of a range.
+fn entry_range(indexes: &RangeInclusive<u64>) -> std::ops::Range<Vec<u8>> {
+    let end = indexes.end().checked_add(1).map_or(vec![ENTRY + 1], |end| entry_prefix(end).to_vec());
+    entry_prefix(*indexes.start()).to_vec()..end
+}
+
+/// The index in the key of an entry's part.
+fn index_of(key: &[u8]) -> Option<u64> {
+    let (index, _part) = key.strip_prefix(&[ENTRY])?.split_first_chunk()?;
+    Some(u64::from_be_bytes(*index))
+}
+
+fn put_parts(batch: &mut Batch, prefix: &[u8], value: &[u8]) {
+    for (part, bytes) in (0u32..).zip(value.chunks(PART)) {
+        batch.insert([prefix, &part.to_be_bytes()].concat(), bytes);
+    }
+}
+
+fn to_error(path: &Path, operation: &'static str, error: sled::Error) -> Error {
+    let path = path.to_owned();
+    match error {
+        sled::Error::Corruption { at, .. } => {
+            let place = at.map_or(String::new(), |at| format!(" at {at}"));
+            Error::Corrupt { path, what: format!("its engine found a bad checksum{place}") }
+        }
+        // That is what the engine says of settings it did not write.
+        sled::Error::Unsupported(what) => Error::Corrupt { path, what },
+        sled::Error::Io(source)
+            if matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+        {
+            Error::Corrupt { path, what: source.to_string() }
+        }
+        sled::Error::Io(source) => Error::io(operation, path)(source),
+        error => Error::Engine { operation, path, source: Box::new(error) },
+    }
+}

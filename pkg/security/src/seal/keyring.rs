@@ -1,0 +1,336 @@
+//! The keyring: the data keys of one manager, each wrapped by its member key.
+//!
+//! | part        | content                                                                              |
+//! |-------------|--------------------------------------------------------------------------------------|
+//! | header      | `WRNKEYS\n`, format version u32, fingerprint of the member key, last id given out u32  |
+//! | keys        | how many u32, then of each: id u32, nonce of 12 bytes, wrapped key of 32, tag of 16    |
+//! | footer      | SHA-256 of everything before                                                         |
+//!
+//! A key is wrapped by AES-256-GCM under the member key with a random nonce; `warren data key` and the id are
+//! authenticated with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aes_gcm::aead::Generate;
+use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
+
+use super::SealError;
+use super::cipher::{Cipher, KEY, NONCE, TAG};
+use super::member::{Fingerprint, MemberKey};
+use crate::files::{FileError, read_private_bytes, write_private};
+
+/// The format version of the file that this program writes, and the latest it reads.
+const FORMAT: u32 = 1;
+const MAGIC: &[u8; 8] = b"WRNKEYS\n";
+const SUM: usize = 32;
+/// How many keys are kept that nothing needs.
+const SPARE: usize = 64;
+const WRAPPED: &[u8] = b"warren data key";
+/// File names in the manager's directory.
+const MEMBER_FILE: &str = "member.key";
+const FILE: &str = "keyring";
+
+/// Names a data key; rises with every start of the manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId(pub u32);
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Why the keys of a manager cannot be used. Nothing on the disk was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyringError {
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A file does not hold what was written there.
+    #[error("{path} is damaged: {what}; restore it from a backup of this manager")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A later version wrote a file.
+    #[error(
+        "{path} has format version {found}, and this version of Warren reads up to {supported}: \
+         install the version that wrote it"
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The latest that is read.
+        supported: u32,
+    },
+    /// The member key is gone, but what it wrapped is there.
+    #[error(
+        "{member} is missing, and without it nothing that this manager stored can be read: \
+         restore it from a backup of this manager"
+    )]
+    MemberMissing {
+        /// Where it should be.
+        member: PathBuf,
+    },
+    /// The keyring is gone, but what its keys sealed is there.
+    #[error(
+        "{path} is missing, and without it nothing that this manager stored can be read (the log or the snapshot \
+         needs the data key {key}): restore it from a backup of this manager"
+    )]
+    Missing {
+        /// Where it should be.
+        path: PathBuf,
+        /// One of its keys.
+        key: KeyId,
+    },
+    /// The keyring belongs to another member key.
+    #[error(
+        "{member} is the member key {found}, but {path} was written with {wanted}: put the two that belong \
+         together back, from a backup of this manager"
+    )]
+    OtherMember {
+        /// The file of the member key.
+        member: PathBuf,
+        /// The keyring.
+        path: PathBuf,
+        /// What wrapped the keyring's keys.
+        wanted: Fingerprint,
+        /// What is there.
+        found: Fingerprint,
+    },
+    /// The keyring is older or newer than what is stored.
+    #[error(
+        "{path} does not hold the data key {key}, which the log or the snapshot needs: put the keyring that belongs \
+         to them back, from the same backup"
+    )]
+    UnknownKey {
+        /// The keyring.
+        path: PathBuf,
+        /// Which key.
+        key: KeyId,
+    },
+}
+
+/// Seals under a data key that is new in this process, and opens what earlier ones sealed. `Debug` shows no key.
+pub struct Keyring {
+    ciphers: BTreeMap<KeyId, Cipher>,
+    current: KeyId,
+    /// The next nonce under the current key.
+    counter: AtomicU64,
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyring").field("current", &self.current).finish_non_exhaustive()
+    }
+}
+
+impl Keyring {
+    /// Opens the keyring in the manager's directory `dir`, for a log and a snapshot that are sealed with the keys
+    /// `in_use`. A new key is added, and keys that were not in use for long are removed; that is durable when this
+    /// returns. Where nothing was ever sealed, member key and keyring are made.
+    ///
+    /// # Errors
+    /// [`KeyringError`], above all when the files do not fit each other or what is in use.
+    pub fn open(dir: &Path, in_use: &BTreeSet<KeyId>) -> Result<Self, KeyringError> {
+        let (member_path, path) = (dir.join(MEMBER_FILE), dir.join(FILE));
+        let member = MemberKey::load(&member_path)?;
+        let (member, mut stored) = match (load(&path)?, member, in_use.last()) {
+            (None, _, Some(&key)) => return Err(KeyringError::Missing { path, key }),
+            (Some(_), None, _) => return Err(KeyringError::MemberMissing { member: member_path }),
+            (None, None, None) => (MemberKey::create(&member_path)?, Stored::default()),
+            (None, Some(member), None) => (member, Stored::default()),
+            (Some((wanted, stored)), Some(member), _) => {
+                let found = member.fingerprint();
+                if found != wanted {
+                    return Err(KeyringError::OtherMember { member: member_path, path, wanted, found });
+                }
+                (member, stored)
+            }
+        };
+        if let Some(&key) = in_use.iter().find(|id| !stored.wrapped.contains_key(id)) {
+            return Err(KeyringError::UnknownKey { path, key });
+        }
+        stored.prune(in_use);
+        let damaged = |what| KeyringError::Damaged { path: path.clone(), what };
+        let wrapping = member.cipher();
+        let mut ciphers = BTreeMap::new();
+        for (id, wrapped) in &stored.wrapped {
+            let key = wrapped.open(&wrapping, *id);
+            let key = key.ok_or_else(|| damaged(format!("the data key {id} does not open")))?;
+            ciphers.insert(*id, Cipher::new(&key));
+        }
+        let last = in_use.last().copied().max(Some(stored.last));
+        let next = last.and_then(|KeyId(last)| last.checked_add(1).map(KeyId));
+        let current = next.ok_or_else(|| damaged("its last data key has the highest id there is".into()))?;
+        let key = Zeroizing::new(<[u8; KEY]>::generate());
+        ciphers.insert(current, Cipher::new(&key));
+        stored.last = current;
+        stored.wrapped.insert(current, Wrapped::seal(&wrapping, current, &key, Generate::generate()));
+        write_private(&path, &stored.encode(member.fingerprint()))?;
+        Ok(Self { ciphers, current, counter: AtomicU64::new(1) })
+    }
+
+    /// The key that everything is sealed with now.
+    pub fn current(&self) -> KeyId {
+        self.current
+    }
+
+    pub(super) fn sealer(&self) -> &Cipher {
+        &self.ciphers[&self.current]
+    }
+
+    pub(super) fn opener(&self, key: KeyId) -> Result<&Cipher, SealError> {
+        self.ciphers.get(&key).ok_or(SealError::UnknownKey(key))
+    }
+
+    /// A number that was never used under the current key.
+    pub(super) fn count(&self) -> Result<u64, SealError> {
+        let counted =
+            self.counter.try_update(Ordering::Relaxed, Ordering::Relaxed, |last| last.checked_add(1));
+        counted.map_err(|_| SealError::UsedUp(self.current))
+    }
+
+    /// A keyring with one key that a test chose, so that what it writes can be foretold.
+    #[cfg(test)]
+    pub(super) fn of(current: KeyId, key: &[u8; KEY], counter: u64) -> Self {
+        let ciphers = BTreeMap::from([(current, Cipher::new(key))]);
+        Self { ciphers, current, counter: AtomicU64::new(counter) }
+    }
+}
+
+/// The file's content.
+pub(super) struct Stored {
+    pub(super) last: KeyId,
+    pub(super) wrapped: BTreeMap<KeyId, Wrapped>,
+}
+
+impl Default for Stored {
+    fn default() -> Self {
+        Self { last: KeyId(0), wrapped: BTreeMap::new() }
+    }
+}
+
+/// A data key under the member key.
+pub(super) struct Wrapped {
+    nonce: [u8; NONCE],
+    text: [u8; KEY],
+    tag: [u8; TAG],
+}
+
+impl Wrapped {
+    pub(super) fn seal(member: &Cipher, id: KeyId, key: &[u8; KEY], nonce: [u8; NONCE]) -> Self {
+        let mut text = *key;
+        let tag = member.seal_under(&nonce, &about(id), &mut text);
+        Self { nonce, text, tag }
+    }
+
+    fn open(&self, member: &Cipher, id: KeyId) -> Option<Zeroizing<[u8; KEY]>> {
+        let mut key = Zeroizing::new(self.text);
+        member.open_under(&self.nonce, &about(id), &mut key[..], &self.tag).then_some(key)
+    }
+}
+
+fn about(id: KeyId) -> Vec<u8> {
+    [WRAPPED, &id.0.to_le_bytes()].concat()
+}
+
+impl Stored {
+    /// Removes keys that nothing needs, but for some: a log that was moved away, or replaced by an older one, can
+    /// still be put back. Where nothing needs any key, they are the oldest, since a manager that is started over and
+    /// over without its log makes only new ones that it never uses.
+    fn prune(&mut self, in_use: &BTreeSet<KeyId>) {
+        let mut spare: Vec<KeyId> = self.wrapped.keys().filter(|id| !in_use.contains(id)).copied().collect();
+        if !in_use.is_empty() {
+            spare.reverse();
+        }
+        for id in spare.into_iter().skip(SPARE) {
+            self.wrapped.remove(&id);
+        }
+    }
+
+    pub(super) fn encode(&self, member: Fingerprint) -> Vec<u8> {
+        let count =
+            u32::try_from(self.wrapped.len()).expect("ids are of 32 bits, and the highest is not given out");
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&member.0);
+        bytes.extend_from_slice(&self.last.0.to_le_bytes());
+        bytes.extend_from_slice(&count.to_le_bytes());
+        for (id, Wrapped { nonce, text, tag }) in &self.wrapped {
+            bytes.extend_from_slice(&id.0.to_le_bytes());
+            for part in [&nonce[..], text, tag] {
+                bytes.extend_from_slice(part);
+            }
+        }
+        let sum = Sha256::digest(&bytes);
+        bytes.extend_from_slice(&sum);
+        bytes
+    }
+}
+
+/// What the file holds; `None` when there is none.
+fn load(path: &Path) -> Result<Option<(Fingerprint, Stored)>, KeyringError> {
+    let bytes = match read_private_bytes(path) {
+        Ok(bytes) => bytes,
+        Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let damaged = |what: &str| KeyringError::Damaged { path: path.to_owned(), what: what.into() };
+    let mut fields = Fields(&bytes);
+    if fields.take() != Some(MAGIC) {
+        return Err(damaged("it does not begin like a keyring"));
+    }
+    // The version comes before the checksum: a later version may sum differently.
+    match fields.number() {
+        None => return Err(damaged("it is too short")),
+        Some(found) if found > FORMAT => {
+            return Err(KeyringError::Newer { path: path.to_owned(), found, supported: FORMAT });
+        }
+        Some(_) => {}
+    }
+    let (summed, sum) = bytes.split_last_chunk::<SUM>().ok_or_else(|| damaged("it is too short"))?;
+    if Sha256::digest(summed)[..] != sum[..] {
+        return Err(damaged("its checksum does not match"));
+    }
+    let mut fields = Fields(&summed[MAGIC.len() + size_of_val(&FORMAT)..]);
+    parse(&mut fields).map(Some).ok_or_else(|| damaged("its length is not the one it says"))
+}
+
+fn parse(fields: &mut Fields<'_>) -> Option<(Fingerprint, Stored)> {
+    let member = Fingerprint(*fields.take()?);
+    let last = KeyId(fields.number()?);
+    let count = fields.number()?;
+    let mut wrapped = BTreeMap::new();
+    for _ in 0..count {
+        let id = KeyId(fields.number()?);
+        let (nonce, text, tag) = (*fields.take()?, *fields.take()?, *fields.take()?);
+        wrapped.insert(id, Wrapped { nonce, text, tag });
+    }
+    fields.0.is_empty().then_some((member, Stored { last, wrapped }))
+}
+
+/// What is left to be read.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        self.take().map(|bytes| u32::from_le_bytes(*bytes))
+    }
+}

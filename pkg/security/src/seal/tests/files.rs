@@ -1,0 +1,210 @@
+//! The two files: what they hold over many starts, and what is refused without changing anything.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::files::{FileError, write_private};
+
+fn open(dir: &TempDir, in_use: &[u32]) -> Result<Keyring, KeyringError> {
+    Keyring::open(dir.path(), &in_use.iter().copied().map(KeyId).collect())
+}
+
+fn content(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(dir).unwrap().map(|file| file.unwrap());
+    files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
+}
+
+/// Opening is refused twice, and no file is made or changed by it.
+fn refused(dir: &TempDir, in_use: &[u32]) -> KeyringError {
+    let before = content(dir.path());
+    open(dir, in_use).unwrap_err();
+    let error = open(dir, in_use).unwrap_err();
+    assert_eq!(content(dir.path()), before, "{error}");
+    error
+}
+
+#[test]
+fn each_start_has_a_key_of_its_own_and_opens_what_earlier_ones_sealed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut sealed: Vec<(u8, Vec<u8>)> = Vec::new();
+    for start in 1..=3 {
+        let in_use: Vec<u32> = (1..start).collect();
+        let keyring = open(&dir, &in_use).unwrap();
+        assert_eq!(keyring.current(), KeyId(start));
+        for (number, old) in &sealed {
+            assert_eq!(keyring.unseal(b"here", old).unwrap(), [*number]);
+        }
+        sealed.push((start as u8, keyring.seal(b"here", &[start as u8]).unwrap()));
+        assert_eq!(key_of(&sealed.last().unwrap().1).unwrap(), KeyId(start));
+    }
+    assert_eq!(content(dir.path()).into_keys().collect::<Vec<_>>(), ["keyring", "member.key"]);
+    for file in ["keyring", "member.key"] {
+        let mode = fs::metadata(dir.path().join(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600, "{file}");
+    }
+}
+
+#[test]
+fn keys_that_nothing_needs_for_long_go_and_their_ids_do_not_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = open(&dir, &[]).unwrap().seal(b"here", b"old").unwrap();
+    let mut sizes = Vec::new();
+    for start in 2..=90 {
+        let keyring = open(&dir, &[start - 1]).unwrap();
+        assert_eq!(keyring.current(), KeyId(start));
+        sizes.push(content(dir.path())["keyring"].len());
+        match keyring.unseal(b"here", &old) {
+            Ok(plain) => assert_eq!(plain, b"old"),
+            Err(error) => assert!(start > 60 && matches!(error, SealError::UnknownKey(KeyId(1))), "{error}"),
+        }
+    }
+    assert!(matches!(refused(&dir, &[1]), KeyringError::UnknownKey { key: KeyId(1), .. }));
+    let [.., before, last] = sizes[..] else { panic!("there were many starts") };
+    assert_eq!(before, last, "the file does not grow with starts: {sizes:?}");
+}
+
+#[test]
+fn keys_are_there_when_a_lost_log_comes_back_however_often_it_was_started_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let sealed =
+        [&[][..], &[1], &[1, 2]].map(|in_use| open(&dir, in_use).unwrap().seal(b"here", b"x").unwrap());
+    let mut sizes = Vec::new();
+    for _ in 0..90 {
+        open(&dir, &[]).unwrap();
+        sizes.push(content(dir.path())["keyring"].len());
+    }
+    assert_eq!(sizes[88], sizes[89], "the file does not grow with starts: {sizes:?}");
+    let keyring = open(&dir, &[1, 2, 3]).unwrap();
+    assert!(sealed.iter().all(|value| keyring.unseal(b"here", value).unwrap() == b"x"));
+}
+
+#[test]
+fn only_the_member_key_opens_the_keyring() {
+    let dir = tempfile::tempdir().unwrap();
+    let value = open(&dir, &[]).unwrap().seal(b"here", b"x").unwrap();
+    let member = dir.path().join("member.key");
+    let good = fs::read(&member).unwrap();
+
+    fs::remove_file(&member).unwrap();
+    let error = refused(&dir, &[1]);
+    assert!(matches!(&error, KeyringError::MemberMissing { member: path } if *path == member));
+    assert!(error.to_string().contains("member.key is missing"), "{error}");
+    refused(&dir, &[]);
+
+    let stranger = tempfile::tempdir().unwrap();
+    open(&stranger, &[]).unwrap();
+    fs::copy(stranger.path().join("member.key"), &member).unwrap();
+    let error = refused(&dir, &[1]);
+    assert!(matches!(error, KeyringError::OtherMember { .. }), "{error}");
+    assert!(error.to_string().contains("put the two that belong together back"), "{error}");
+
+    fs::write(&member, &good).unwrap();
+    assert_eq!(open(&dir, &[1]).unwrap().unseal(b"here", &value).unwrap(), b"x");
+}
+
+#[test]
+fn a_member_key_that_is_not_one_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    open(&dir, &[]).unwrap();
+    let member = dir.path().join("member.key");
+    let good = fs::read_to_string(&member).unwrap();
+    let mut words = good.split_ascii_whitespace();
+    let (mark, version, key) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+    assert_eq!((mark, version, key.len()), ("warren-member-key", "1", 64));
+    let swapped: String = key.chars().rev().collect();
+    let cases = [
+        (String::new(), "does not begin with"),
+        ("-----BEGIN PRIVATE KEY-----\n".into(), "does not begin with"),
+        ("warren-member-key\n".into(), "no format version"),
+        (good[..good.len() - 18].into(), "wanted a key and its fingerprint"),
+        (good.replace(key, &key[..62]), "64 hexadecimal digits"),
+        (good.replace(key, &format!("{}zz", &key[..62])), "64 hexadecimal digits"),
+        (good.replace(key, &format!("{}éa", &key[..61])), "64 hexadecimal digits"),
+        (good.replace(key, &swapped), "do not match"),
+        (good.replace(" 1 ", " 2 "), "has format version 2"),
+    ];
+    for (bad, wanted) in cases {
+        fs::write(&member, &bad).unwrap();
+        let text = refused(&dir, &[]).to_string();
+        assert!(text.contains(wanted) && text.contains("member.key"), "{text}");
+        assert!(!text.contains(&key[..16]), "a key is never shown");
+    }
+    fs::write(&member, &good).unwrap();
+    fs::set_permissions(&member, Permissions::from_mode(0o644)).unwrap();
+    assert!(matches!(refused(&dir, &[]), KeyringError::File(FileError::TooOpen { mode: 0o644, .. })));
+}
+
+#[test]
+fn a_keyring_that_does_not_fit_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    open(&dir, &[]).unwrap();
+    let first = content(dir.path());
+    open(&dir, &[1]).unwrap();
+    let path = dir.path().join("keyring");
+    let good = fs::read(&path).unwrap();
+    let write = |bytes: &[u8]| fs::write(&path, bytes).unwrap();
+
+    assert!(matches!(refused(&dir, &[1, 2, 3]), KeyringError::UnknownKey { key: KeyId(3), .. }));
+    write(&first["keyring"]);
+    assert!(matches!(refused(&dir, &[1, 2]), KeyringError::UnknownKey { key: KeyId(2), .. }), "an old copy");
+
+    fs::remove_file(&path).unwrap();
+    assert!(matches!(refused(&dir, &[1]), KeyringError::Missing { key: KeyId(1), .. }));
+    write_private(&path, &good).unwrap();
+
+    for length in 0..good.len() {
+        write(&good[..length]);
+        assert!(matches!(refused(&dir, &[1]), KeyringError::Damaged { .. }), "cut to {length}");
+    }
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        write(&bad);
+        let error = refused(&dir, &[1]);
+        // The lowest bit of the version makes a version 0 of it, which is summed like any other.
+        assert!(
+            matches!(error, KeyringError::Damaged { .. } | KeyringError::Newer { .. }),
+            "byte {at}: {error}"
+        );
+    }
+    let mut newer = good.clone();
+    newer[8] = 9;
+    write(&newer);
+    assert!(matches!(refused(&dir, &[1]), KeyringError::Newer { found: 9, .. }));
+    write(&good);
+    open(&dir, &[1, 2]).unwrap();
+}
+
+#[test]
+fn a_first_start_that_was_cut_off_is_completed() {
+    let dir = tempfile::tempdir().unwrap();
+    open(&dir, &[]).unwrap();
+    let member = content(dir.path())["member.key"].clone();
+    fs::remove_file(dir.path().join("keyring")).unwrap();
+    assert_eq!(open(&dir, &[]).unwrap().current(), KeyId(1));
+    assert_eq!(content(dir.path())["member.key"], member, "the member key is never made twice");
+}
+
+#[test]
+fn a_copy_of_the_directory_never_seals_with_the_same_key() {
+    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    open(&dir, &[]).unwrap();
+    for (name, bytes) in content(dir.path()) {
+        write_private(&copy.path().join(name), &bytes).unwrap();
+    }
+    let sealed = [&dir, &copy].map(|dir| open(dir, &[]).unwrap().seal(b"here", b"text").unwrap());
+    assert_eq!(key_of(&sealed[0]).unwrap(), key_of(&sealed[1]).unwrap());
+    assert_ne!(sealed[0], sealed[1]);
+}
+
+#[test]
+fn debug_shows_no_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let keyring = open(&dir, &[]).unwrap();
+    assert_eq!(format!("{keyring:?}"), "Keyring { current: KeyId(1), .. }");
+}

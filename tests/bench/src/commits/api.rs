@@ -1,0 +1,87 @@
+//! A whole manager, spoken to by the client crate over TCP with certificates on both sides.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Instant;
+
+use anyhow::Context;
+use rand::RngExt;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use warren_client::{Client, Identity, PrivateKey, Target};
+use warren_log::Engine;
+use warren_manager::{Config, Manager};
+use warren_types::{Id, ServiceId};
+
+use super::door::spec;
+use super::{SPAN, Sample, Subject};
+
+/// Connections that the writers share.
+const CONNECTIONS: usize = 4;
+
+/// A manager and connections to it.
+pub struct Api {
+    clients: Vec<Client>,
+    created: usize,
+    // In this order: the manager lets go of its files before they go.
+    manager: Manager,
+    _sockets: TempDir,
+    _data: TempDir,
+}
+
+impl Api {
+    /// Makes a cluster in `data`.
+    pub fn start(runtime: &Runtime, data: TempDir, engine: Engine) -> anyhow::Result<Self> {
+        // A socket's path must be short, and needs no disk.
+        let sockets = tempfile::tempdir()?;
+        let config = Config {
+            data_dir: data.path().join("data"),
+            run_dir: sockets.path().to_owned(),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            ranges: vec!["10.210.0.0/16".parse().context("a range")?],
+            node: None,
+            log_engine: engine,
+        };
+        let manager = runtime.block_on(Manager::start(config, true))?;
+        let identity = Identity {
+            ca: manager.roots().pem().to_owned(),
+            certificate: manager.admin().certificate_pem().to_owned(),
+            key: PrivateKey(manager.admin().key().pem().to_owned()),
+        };
+        let address = manager.address().to_string().parse().map_err(anyhow::Error::msg)?;
+        let target = Target::Tcp { address, identity };
+        let clients = (0..CONNECTIONS).map(|_| Ok(runtime.block_on(Client::connect(&target))?));
+        let clients = clients.collect::<anyhow::Result<_>>()?;
+        Ok(Self { clients, created: 0, manager, _sockets: sockets, _data: data })
+    }
+}
+
+impl Subject for Api {
+    /// Every writer creates services that want no tasks.
+    fn measure(&mut self, runtime: &Runtime, writers: usize) -> anyhow::Result<Sample> {
+        let writes = || self.manager.store().read().log.writes;
+        let (start, before, run) = (Instant::now(), writes(), self.created);
+        let writing: Vec<_> = (0..writers)
+            .map(|writer| {
+                let client = self.clients[writer % CONNECTIONS].clone();
+                runtime.spawn(async move {
+                    let mut latencies = Vec::new();
+                    while start.elapsed() < SPAN {
+                        let spec = spec(&format!("s-{run}-{writer}-{}", latencies.len()))?;
+                        let id = ServiceId(Id(rand::rng().random()));
+                        let begun = Instant::now();
+                        client.services().create(id, &spec).await?;
+                        latencies.push(begun.elapsed());
+                    }
+                    anyhow::Ok(latencies)
+                })
+            })
+            .collect();
+        let mut latencies = Vec::new();
+        for writer in writing {
+            latencies.push(runtime.block_on(writer)??);
+        }
+        let sample = Sample::new(start.elapsed(), writes() - before, latencies);
+        self.created += 1;
+        Ok(sample)
+    }
+}

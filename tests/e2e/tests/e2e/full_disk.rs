@@ -1,0 +1,184 @@
+//! A manager's disk is full, is freed, and the process is killed meanwhile: with every engine, as a person sees it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use warren_testkit::netns::{Host, Lab};
+use warren_testkit::process::Process;
+use warren_testkit::scratch::Scratch;
+use warren_testkit::small_disk::SmallDisk;
+use warren_testkit::wait::eventually;
+use warren_testkit::warren::{Ran, Warren};
+
+use crate::e2e::world::SOON;
+
+const FAILED: i32 = 1;
+const CONFLICT: i32 = 4;
+const TIMED_OUT: i32 = 7;
+
+/// Room for the log; engines take some MiB before the first entry.
+const MEBIBYTES: u64 = 24;
+/// A write that waits for the disk until its deadline, and some more.
+const TOLD: Duration = Duration::from_secs(30);
+
+/// A manager without a worker, whose data directory is on a small disk.
+struct Lonely {
+    process: Process,
+    disk: SmallDisk,
+    host: Host,
+    _lab: Lab,
+    scratch: Scratch,
+}
+
+impl Lonely {
+    #[track_caller]
+    fn init(engine: &str) -> Lonely {
+        let (scratch, lab) = (Scratch::new(), Lab::new());
+        let (host, disk) = (lab.host(), SmallDisk::new(scratch.path(), MEBIBYTES));
+        let process = spawn(&host, &scratch, &disk, &["init", "--manager-only", "--log-engine", engine]);
+        let mut lonely = Lonely { process, disk, host, _lab: lab, scratch };
+        lonely.wait_serving();
+        lonely
+    }
+
+    #[track_caller]
+    fn run_again(&mut self) {
+        self.process = spawn(&self.host, &self.scratch, &self.disk, &["run"]);
+    }
+
+    #[track_caller]
+    fn wait_serving(&mut self) {
+        eventually(SOON, "a manager that answers", || {
+            assert!(self.process.is_running(), "it has ended:\n{}", self.process.log_tail(20));
+            let ran = self.warren().run(&["cluster", "info"]);
+            if ran.code == 0 { Ok(()) } else { Err(ran.to_string()) }
+        });
+    }
+
+    fn warren(&self) -> Warren {
+        cli(&self.host, self.scratch.path())
+    }
+
+    #[track_caller]
+    fn create(&self, name: &str) -> Ran {
+        let text = format!("TEXT={}", "x".repeat(8 << 10));
+        let words = ["service", "create", name, "--image", "web:1", "--replicas", "0", "--env", &text];
+        self.warren().run(&words)
+    }
+
+    /// Creates services until the disk takes no more; answers those that were acknowledged.
+    #[track_caller]
+    fn create_until_full(&self) -> Vec<String> {
+        let mut acknowledged = Vec::new();
+        for number in 0..2000 {
+            let name = format!("s-{number}");
+            let ran = self.create(&name);
+            match ran.code {
+                0 => acknowledged.push(name),
+                // It waited for the disk in vain, and may still be carried out.
+                TIMED_OUT => assert!(ran.stderr.contains("the disk of this manager is full"), "{ran}"),
+                FAILED => {
+                    let place = self.disk.path().display().to_string();
+                    assert!(ran.stderr.contains("the disk of this manager is full"), "{ran}");
+                    assert!(
+                        ran.stderr.contains(&place) && ran.stderr.contains("nothing was changed"),
+                        "{ran}"
+                    );
+                    return acknowledged;
+                }
+                _ => panic!("{ran}"),
+            }
+        }
+        panic!("a full disk takes everything");
+    }
+
+    #[track_caller]
+    fn assert_all_there(&self, acknowledged: &[String]) {
+        let list = self.warren().json(&["service", "ls"]);
+        let found: Vec<&str> =
+            list.as_array().unwrap().iter().filter_map(|row| row["name"].as_str()).collect();
+        let lost: Vec<_> = acknowledged.iter().filter(|name| !found.contains(&name.as_str())).collect();
+        assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
+    }
+}
+
+fn cli(host: &Host, scratch: &Path) -> Warren {
+    Warren::new(&scratch.join("contexts.toml")).inside(&host.netns().path())
+}
+
+#[track_caller]
+fn spawn(host: &Host, scratch: &Scratch, disk: &SmallDisk, words: &[&str]) -> Process {
+    let mut command = cli(host, scratch.path()).command(&[&["manager"], words].concat());
+    command.arg("--data-dir").arg(disk.path().join("data"));
+    command.arg("--run-dir").arg(scratch.path().join("run"));
+    Process::spawn("the manager", command, &log(scratch))
+}
+
+fn log(scratch: &Scratch) -> PathBuf {
+    scratch.path().join("manager.log")
+}
+
+#[test]
+fn a_full_disk_costs_writers_their_patience_and_nothing_else() {
+    for engine in ["redb", "sled"] {
+        let mut manager = Lonely::init(engine);
+        assert_eq!(manager.warren().json(&["cluster", "info"])["logEngine"], engine);
+        manager.disk.fill();
+        let mut acknowledged = manager.create_until_full();
+        let info = manager.warren().json(&["cluster", "info"]);
+        assert!(info["logHeld"].as_str().is_some_and(|why| why.contains("full")), "{info}");
+        assert!(info["logHeldSince"].is_string(), "{info}");
+        manager.assert_all_there(&acknowledged);
+        let told = manager.process.log_tail(1000);
+        assert!(told.matches("the disk of this manager is full").count() <= 2, "no flood:\n{told}");
+
+        // It goes on by itself, in the same process.
+        manager.disk.free();
+        eventually(TOLD, "a write that is taken", || {
+            let ran = manager.create("after");
+            if ran.code == 0 { Ok(()) } else { Err(ran.to_string()) }
+        });
+        acknowledged.push("after".into());
+        assert!(manager.warren().json(&["cluster", "info"])["logHeld"].is_null());
+        manager.assert_all_there(&acknowledged);
+
+        // Killed while it is full, it does not start, says why, and breaks nothing.
+        manager.disk.fill();
+        manager.process.kill();
+        manager.disk.fill();
+        for _ in 0..2 {
+            manager.run_again();
+            let status = manager.process.wait(TOLD);
+            let told = manager.process.log_tail(20);
+            assert_eq!(status.code(), Some(FAILED), "{told}");
+            assert!(told.contains("No space left on device"), "{told}");
+            assert!(told.contains(&manager.disk.path().display().to_string()), "{told}");
+        }
+        manager.disk.free();
+        manager.run_again();
+        manager.wait_serving();
+        manager.assert_all_there(&acknowledged);
+    }
+}
+
+#[test]
+fn a_manager_keeps_the_log_engine_it_was_made_with() {
+    let mut manager = Lonely::init("sled");
+    assert_eq!(manager.create("web").code, 0);
+    for crash in [true, false] {
+        match crash {
+            true => drop(manager.process.kill()),
+            false => drop(manager.process.terminate(SOON)),
+        }
+        // Remembered, and nothing else is taken.
+        manager.process =
+            spawn(&manager.host, &manager.scratch, &manager.disk, &["run", "--log-engine", "redb"]);
+        assert_eq!(manager.process.wait(SOON).code(), Some(CONFLICT));
+        let told = manager.process.log_tail(5);
+        assert!(told.contains("the manager's log was made with sled"), "{told}");
+        manager.run_again();
+        manager.wait_serving();
+        assert_eq!(manager.warren().json(&["cluster", "info"])["logEngine"], "sled");
+        manager.assert_all_there(&["web".to_owned()]);
+    }
+}

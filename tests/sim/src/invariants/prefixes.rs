@@ -1,0 +1,83 @@
+//! Every manager applies the same entries at the same places, and comes to the same state.
+
+use std::collections::BTreeMap;
+
+use warren_consensus::ConfState;
+use warren_core::State;
+
+/// What was applied at an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chosen {
+    term: u64,
+    /// The command, by its place among all that were proposed; `None` for an entry without one.
+    place: Option<u64>,
+    /// Of the state after it.
+    pub digest: u64,
+}
+
+impl Chosen {
+    pub fn of(state: &State, place: Option<u64>) -> Self {
+        Self { term: state.applied().term, place, digest: state.digest().value }
+    }
+}
+
+/// A manager applied `found` at `index`. Answers whether it is the first.
+pub fn applied(chosen: &mut Vec<Chosen>, index: u64, found: Chosen) -> Result<bool, String> {
+    let next = chosen.len() as u64 + 1;
+    if index > next {
+        return Err(format!("applied prefixes are equal: {index} was applied before {next}"));
+    }
+    if index == next {
+        chosen.push(found);
+        return Ok(true);
+    }
+    match chosen[index as usize - 1] {
+        first if first == found => Ok(false),
+        first => Err(format!("applied prefixes are equal: at {index} {first:?}, then {found:?}")),
+    }
+}
+
+/// A manager's state comes out of a snapshot.
+pub fn restored(chosen: &[Chosen], state: &State) -> Result<(), String> {
+    let Some(place) = state.applied().index.checked_sub(1) else { return Ok(()) };
+    let Some(first) = chosen.get(place as usize) else {
+        return Err(format!(
+            "applied prefixes are equal: a snapshot of {:?}, never applied",
+            state.applied()
+        ));
+    };
+    let digest = state.digest().value;
+    if (first.term, first.digest) == (state.applied().term, digest) {
+        return Ok(());
+    }
+    let applied = state.applied();
+    Err(format!("applied prefixes are equal: a snapshot at {applied:?} has {digest:016x}, not {first:?}"))
+}
+
+/// The manager with the id `own` says who the members are from the entry at `index` on. A snapshot says it of an
+/// entry between changes, and there a member that is yet to be added may be counted among the learners.
+pub fn members(
+    changes: &mut BTreeMap<u64, ConfState>,
+    index: u64,
+    found: ConfState,
+    own: u64,
+) -> Result<(), String> {
+    let Some((_, known)) = changes.range(..=index).next_back() else {
+        return Err(format!("applied prefixes are equal: members {found:?} as of {index}, before the first"));
+    };
+    let later = |id: &u64| *id == own || changes.range(index..).any(|(_, then)| then.learners.contains(id));
+    let mut without = found.clone();
+    without.learners.retain(|id| known.learners.contains(id) || !later(id));
+    if *known == found || *known == without {
+        return Ok(());
+    }
+    match changes.last_key_value() {
+        Some((newest, _)) if *newest >= index => {
+            Err(format!("applied prefixes are equal: members {known:?} as of {index}, then {found:?}"))
+        }
+        _ => {
+            changes.insert(index, found);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Who was heard when: relayed to the leader once a second, and asked for by a new leader before it starts
+//! any clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use warren_core::{Command, LEVEL, Liveness, Plan};
+use warren_types::{ClusterId, Id};
+
+use super::Who;
+use crate::event::{OnManager, ToPeer};
+use crate::world::World;
+
+/// A new leader waits so long for managers to say who is connected to them.
+const ASKED_FOR: u64 = 1_000;
+/// Nodes are judged at least this often.
+const LISTEN: Duration = Duration::from_secs(1);
+/// Every so many seconds the leader wakes every key, in case a wake-up was lost.
+const SWEEP: u64 = 5;
+
+/// What a leader knows of contacts.
+#[derive(Debug, Default)]
+pub struct Listening {
+    /// Managers that have not answered yet, and until when they are waited for.
+    asked: BTreeSet<usize>,
+    until: u64,
+    /// Who was heard when, as far as this leader was told.
+    heard: BTreeMap<usize, u64>,
+    clocks: Option<Liveness>,
+}
+
+impl World {
+    /// A new leader asks every manager for its sessions, founds the cluster if nobody has, and looks at
+    /// everything.
+    pub(super) fn begins_to_lead(&mut self, host: usize) {
+        let others: BTreeSet<usize> =
+            (0..self.managers.len()).filter(|other| *other != host && self.is_member(host, *other)).collect();
+        let now = self.now;
+        let Some(run) = &mut self.managers[host].run else { return };
+        let term = run.role.term;
+        run.listening = Listening { asked: others.clone(), until: now + ASKED_FOR, ..Listening::default() };
+        for other in others {
+            self.send_peer(host, other, ToPeer::WhoIsThere { term });
+        }
+        self.found_cluster(host);
+        self.restart_planning(host);
+    }
+
+    fn found_cluster(&mut self, host: usize) {
+        let at = self.stamp(host);
+        let Some(run) = self.life(host) else { return };
+        let (founded, known) = (run.state.cluster().is_some(), run.state.nodes().count());
+        if !founded {
+            let ranges = vec!["10.210.0.0/16".parse().expect("a valid range")];
+            let create = Command::CreateCluster { id: ClusterId(Id(1)), ranges, level: LEVEL, at };
+            self.propose(host, Who::Nobody, create, u64::MAX);
+        }
+        if known < self.workers.len() {
+            for worker in 0..self.workers.len() {
+                let (id, name) = (self.workers[worker].id, self.workers[worker].name());
+                let description = self.workers[worker].description();
+                let register = Command::RegisterNode { id, name, description, at };
+                self.propose(host, Who::Nobody, register, u64::MAX);
+            }
+        }
+    }
+
+    /// Once a second, at every manager.
+    pub(super) fn second(&mut self, host: usize) {
+        self.at_manager(host, 1_000, OnManager::Second);
+        self.ask_to_vote(host);
+        self.reads(host);
+        self.give_up_writes(host);
+        self.give_up_silent_workers(host);
+        let now = self.now;
+        let Some(run) = &self.managers[host].run else { return };
+        let (role, heard) = (run.role, run.sessions.ages(now).collect::<Vec<_>>());
+        let leader = role.leader.and_then(|id| self.host_of(id)).filter(|leader| *leader != host);
+        if let Some(leader) = leader.filter(|_| !role.leads && !heard.is_empty()) {
+            self.send_peer(host, leader, ToPeer::Contacts { term: role.term, heard });
+        }
+        if role.may_plan && (now / 1_000).is_multiple_of(SWEEP) {
+            self.wake_all(host);
+        }
+    }
+
+    pub(super) fn hears_peer(&mut self, host: usize, from: usize, from_boot: u64, said: ToPeer) {
+        match said {
+            ToPeer::Forward { request, command, deadline } => {
+                let from = Who::Peer { host: from, boot: from_boot, request };
+                self.forwarded(host, from, *command, deadline);
+            }
+            ToPeer::LetIn { id, replaces } => self.let_in(host, from, id, replaces),
+            ToPeer::Answer { request, answer } => self.leader_answered(host, request, answer),
+            ToPeer::WhoIsThere { term } => {
+                let now = self.now;
+                let Some(run) = &self.managers[host].run else { return };
+                let heard = run.sessions.ages(now).collect();
+                self.send_peer(host, from, ToPeer::Contacts { term, heard });
+            }
+            ToPeer::Contacts { term, heard } => {
+                let now = self.now;
+                let Some(run) = &mut self.managers[host].run else { return };
+                if run.role.leads && run.role.term == term {
+                    run.listening.asked.remove(&from);
+                    for (worker, age) in heard {
+                        let at = run.listening.heard.entry(worker).or_default();
+                        *at = (*at).max(now.saturating_sub(age));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Judges the nodes, once everybody was asked.
+    pub(super) fn judge(&mut self, host: usize) -> Plan {
+        let (now, elapsed, stamp) = (self.now, self.elapsed(), self.stamp(host));
+        let ids: Vec<_> = self.workers.iter().map(|worker| worker.id).collect();
+        let Some(run) = &mut self.managers[host].run else { return Plan::default() };
+        let recheck_after = Some(LISTEN);
+        if !run.listening.asked.is_empty() && now < run.listening.until {
+            return Plan { commands: Vec::new(), recheck_after: Some(Duration::from_millis(50)) };
+        }
+        let own: Vec<_> = run.sessions.ages(now).map(|(worker, age)| (worker, now - age)).collect();
+        let clocks = run.listening.clocks.get_or_insert_with(|| Liveness::start(&run.state, elapsed));
+        for (worker, at) in own.into_iter().chain(std::mem::take(&mut run.listening.heard)) {
+            clocks.heard(ids[worker], elapsed.saturating_sub(Duration::from_millis(now - at)));
+        }
+        let commands = clocks.judge(&run.state, elapsed).commands(&run.state, stamp);
+        Plan { commands, recheck_after }
+    }
+}

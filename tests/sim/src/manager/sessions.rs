@@ -1,0 +1,171 @@
+//! Any manager serves workers from its applied state.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warren_core::{Answer, Command, Outcome};
+use warren_types::{AssignmentVersion, TaskReport};
+
+use super::Who;
+use super::writes::PATIENCE;
+use crate::event::{Answered, ToManager, ToWorker};
+use crate::world::World;
+
+/// Silence after which a session is given up.
+const SILENCE: u64 = 12_000;
+
+/// The sessions of one manager, by worker.
+#[derive(Debug, Default)]
+pub struct Sessions(BTreeMap<usize, Session>);
+
+/// One worker's session.
+#[derive(Debug)]
+struct Session {
+    /// As the state counts them.
+    number: u64,
+    connection: u64,
+    heard: u64,
+    /// What the worker had when it came. It hears nothing before this manager has applied as much.
+    has: AssignmentVersion,
+}
+
+impl Sessions {
+    /// The worker's session runs over this connection.
+    pub fn holds(&self, worker: usize, connection: u64) -> bool {
+        self.0.get(&worker).is_some_and(|session| session.connection == connection)
+    }
+
+    fn of(&mut self, worker: usize, connection: u64) -> Option<&mut Session> {
+        self.0.get_mut(&worker).filter(|session| session.connection == connection)
+    }
+
+    fn end(&mut self, worker: usize, connection: u64) {
+        if self.holds(worker, connection) {
+            self.0.remove(&worker);
+        }
+    }
+
+    /// Each worker, and how long ago it was heard.
+    pub fn ages(&self, now: u64) -> impl Iterator<Item = (usize, u64)> {
+        self.0.iter().map(move |(worker, session)| (*worker, now - session.heard))
+    }
+}
+
+impl World {
+    pub(crate) fn manager_hears(&mut self, host: usize, worker: usize, connection: u64, said: ToManager) {
+        let now = self.now;
+        let Some(run) = &mut self.managers[host].run else { return };
+        if let Some(session) = run.sessions.of(worker, connection) {
+            session.heard = now;
+        }
+        match said {
+            ToManager::Hello(has) => self.welcome(host, worker, connection, has),
+            ToManager::Closed => run.sessions.end(worker, connection),
+            ToManager::Heartbeat => {}
+            ToManager::Sync(version) => self.answer_sync(host, worker, connection, version),
+            ToManager::Reports(number, reports) => self.store(host, worker, connection, number, reports),
+        }
+    }
+
+    fn welcome(&mut self, host: usize, worker: usize, connection: u64, has: AssignmentVersion) {
+        let leader_heard = self.life(host).map_or(0, |run| run.leader_heard);
+        if self.now - leader_heard > super::LEADERLESS {
+            return self.say_down(connection, ToWorker::Elsewhere);
+        }
+        let (node, at) = (self.workers[worker].id, self.stamp(host));
+        let description = self.workers[worker].description();
+        let open = Command::OpenSession { node, description, at };
+        self.submit(host, Who::Hello { connection, has }, open, self.now + PATIENCE);
+    }
+
+    pub(super) fn session_opened(
+        &mut self,
+        host: usize,
+        connection: u64,
+        has: AssignmentVersion,
+        answer: Answered,
+    ) {
+        let opened = match answer.as_ref().map(|(_, outcome)| &**outcome) {
+            Ok(Outcome::Applied { answer: Answer::Session { number }, .. }) => Some(*number),
+            _ => None,
+        };
+        let heard = self.now;
+        let worker = self.connections.get(connection).map(|line| line.worker);
+        let (Some(number), Some(worker)) = (opened, worker) else {
+            return self.say_down(connection, ToWorker::Closed);
+        };
+        let Some(run) = &mut self.managers[host].run else { return };
+        // Two that are opened at once may be answered in any order.
+        let newer = run.sessions.0.get(&worker).filter(|session| session.number > number);
+        if newer.is_some() {
+            return self.say_down(connection, ToWorker::Closed);
+        }
+        run.sessions.0.insert(worker, Session { number, connection, heard, has });
+        self.say_down(connection, ToWorker::Welcome);
+        self.push_assignment(host, worker);
+    }
+
+    /// Tells a worker everything that it should have, if it has a session here.
+    pub(super) fn push_assignment(&mut self, host: usize, worker: usize) {
+        let node = self.workers[worker].id;
+        let Some(run) = &self.managers[host].run else { return };
+        let Some(session) = run.sessions.0.get(&worker) else { return };
+        let Some(assignment) = run.state.assignment(&node) else { return };
+        if assignment.version < session.has {
+            return;
+        }
+        let said = ToWorker::Assignment(assignment.version, Arc::new(assignment.tasks));
+        self.say_down(session.connection, said);
+    }
+
+    fn answer_sync(&mut self, host: usize, worker: usize, connection: u64, version: AssignmentVersion) {
+        let node = self.workers[worker].id;
+        let Some(run) = &self.managers[host].run else { return };
+        if !run.sessions.holds(worker, connection) {
+            return self.say_down(connection, ToWorker::Closed);
+        }
+        let current = run.state.assignment_version(&node) == Some(version);
+        if current {
+            self.say_down(connection, ToWorker::Current)
+        } else {
+            self.push_assignment(host, worker)
+        }
+    }
+
+    /// Reports become facts through raft, and are confirmed when they are.
+    fn store(&mut self, host: usize, worker: usize, connection: u64, number: u64, reports: Vec<TaskReport>) {
+        let (node, at) = (self.workers[worker].id, self.stamp(host));
+        let Some(run) = &mut self.managers[host].run else { return };
+        let Some(session) = run.sessions.of(worker, connection).map(|session| session.number) else { return };
+        let report = Command::ReportTasks { node, session, reports, at };
+        self.submit(host, Who::Reports { connection, number }, report, self.now + PATIENCE);
+    }
+
+    pub(super) fn reports_stored(&mut self, host: usize, connection: u64, number: u64, answer: Answered) {
+        let stored = matches!(&answer, Ok((_, outcome)) if !matches!(**outcome, Outcome::Rejected(_)));
+        if stored {
+            return self.say_down(connection, ToWorker::Stored(number));
+        }
+        let worker = self.connections.get(connection).map(|line| line.worker);
+        let run = self.managers[host].run.as_mut();
+        if let (Some(worker), Some(run)) = (worker, run) {
+            run.sessions.end(worker, connection);
+            self.say_down(connection, ToWorker::Closed);
+        }
+    }
+
+    /// No leader is heard: another manager may hear one.
+    pub(super) fn send_workers_elsewhere(&mut self, host: usize) {
+        let Some(run) = &mut self.managers[host].run else { return };
+        for session in std::mem::take(&mut run.sessions.0).into_values() {
+            self.say_down(session.connection, ToWorker::Elsewhere);
+        }
+    }
+
+    pub(super) fn give_up_silent_workers(&mut self, host: usize) {
+        let now = self.now;
+        if let Some(run) = &mut self.managers[host].run {
+            run.sessions.0.retain(|_, session| now - session.heard <= SILENCE);
+        }
+    }
+}

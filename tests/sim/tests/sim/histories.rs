@@ -1,0 +1,93 @@
+//! Histories from seeds. `WARREN_SIM_SEED=N` replays one; with `WARREN_SIM_TRACE` set it prints every event.
+
+use warren_test_sim::{Defect, History, run, run_with};
+use warren_testkit::soak;
+
+use crate::many::{all_good, run_all};
+
+/// A history that is shorter or has fewer faults tests nothing.
+const LEAST_EVENTS: u64 = 500;
+const LEAST_FAULTS: u64 = 3;
+/// Seeds that found something once: a number, then what it found.
+const KEPT: &str = include_str!("../../seeds.txt");
+
+/// How many seeds: given, or a few, or very many.
+fn count() -> u64 {
+    let given = std::env::var("WARREN_SIM_COUNT").ok();
+    given.map_or_else(|| soak::count(500, 10_000) as u64, |given| given.parse().unwrap())
+}
+
+#[test]
+fn histories_keep_every_invariant() {
+    let _alone = crate::all_cores();
+    let started = std::time::Instant::now();
+    let histories = all_good(run_all(0..count(), None));
+    for (seed, history) in &histories {
+        let enough = history.events >= LEAST_EVENTS && history.faults >= LEAST_FAULTS;
+        assert!(enough, "seed {seed}: {history:?}");
+    }
+    let sum = |of: fn(&History) -> u64| histories.iter().map(|(_, history)| of(history)).sum::<u64>();
+    let never = |of: fn(&History) -> u64| sum(of) == 0;
+    assert!(!never(|history| history.acknowledged), "nothing was ever acknowledged");
+    assert!(!never(|history| history.installed), "no member ever took over a snapshot");
+    assert!(!never(|history| history.changes), "the members never changed");
+    assert!(!never(|history| history.reads), "no read was ever answered");
+    println!(
+        "{} histories in {:?}, 0 violations: {} events, {} faults, {} entries, {} acknowledged writes, \
+         {} reads, {} terms, {} changes of members, {} snapshots taken over",
+        histories.len(),
+        started.elapsed(),
+        sum(|history| history.events),
+        sum(|history| history.faults),
+        sum(|history| history.entries),
+        sum(|history| history.acknowledged),
+        sum(|history| history.reads),
+        sum(|history| history.leaders),
+        sum(|history| history.changes),
+        sum(|history| history.installed),
+    );
+}
+
+#[test]
+fn seeds_that_found_something_find_nothing_now() {
+    for line in KEPT.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+        let (seed, found) = line.split_once(' ').unwrap_or_else(|| panic!("{line:?} says not what it found"));
+        run(seed.parse().unwrap()).unwrap_or_else(|violation| panic!("{violation}; it once found: {found}"));
+    }
+}
+
+#[test]
+fn one_seed_gives_one_history() {
+    for seed in 0..10 {
+        assert_eq!(run(seed).unwrap(), run(seed).unwrap(), "seed {seed}");
+    }
+    let again = run_all(0..10, None);
+    for (seed, history) in all_good(again) {
+        assert_eq!(run(seed).unwrap(), history, "seed {seed} beside others");
+    }
+    assert_ne!(run(1).unwrap().trace, run(2).unwrap().trace);
+}
+
+/// The simulator is worth what it finds: each of these mistakes is found within a few seeds, and by what it
+/// breaks.
+#[test]
+fn mistakes_are_found() {
+    for (defect, invariant) in [
+        (Defect::AnswersEarly, "acknowledged writes are present"),
+        (Defect::SaysRemovedEarly, "nothing is given twice"),
+        (Defect::TrustsItsClock, "converges"),
+    ] {
+        let found = (0..400).find_map(|seed| run_with(seed, Some(defect)).err());
+        let found = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
+        assert!(found.what.starts_with(invariant), "{defect:?} was found as {found}");
+        println!("{defect:?} was found in seed {}, after {} events", found.seed, found.events);
+    }
+}
+
+#[test]
+fn replay() {
+    if let Some(seed) = std::env::var("WARREN_SIM_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        let history = run(seed).unwrap_or_else(|violation| panic!("{violation}"));
+        println!("{history:?}");
+    }
+}

@@ -1,0 +1,100 @@
+//! A disk with little room, which a test fills and frees.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, umount2};
+
+use crate::tool;
+
+/// An ext4 file system in a file of the test's directory. Dropping it unmounts it; the file stays for the directory's
+/// owner to remove.
+#[derive(Debug)]
+pub struct SmallDisk {
+    mounted: PathBuf,
+}
+
+impl SmallDisk {
+    /// Makes a file system of `mebibytes` in `directory` and mounts it there. Of its room, some is ext4's own.
+    #[must_use]
+    #[track_caller]
+    pub fn new(directory: &Path, mebibytes: u64) -> SmallDisk {
+        let (image, mounted) = (directory.join("small-disk"), directory.join("small"));
+        let made = File::create(&image).and_then(|file| file.set_len(mebibytes << 20));
+        made.and_then(|()| std::fs::create_dir(&mounted))
+            .unwrap_or_else(|error| panic!("cannot make {}: {error}", image.display()));
+        let (from, to) = (image.to_string_lossy(), mounted.to_string_lossy());
+        tool::run("mkfs.ext4", ["-q", "-m", "0", &from]);
+        tool::run("mount", ["-o", "loop", &from, &to]);
+        SmallDisk { mounted }
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.mounted
+    }
+
+    /// Takes all the room there is.
+    #[track_caller]
+    pub fn fill(&self) {
+        let path = self.filler();
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let mut file = file.unwrap_or_else(|error| panic!("cannot open {}: {error}", path.display()));
+        for size in [1 << 20, 1 << 12, 1] {
+            let some = vec![7; size];
+            loop {
+                match file.write_all(&some).and_then(|()| if size == 1 { Ok(()) } else { file.sync_data() }) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                    Err(error) => panic!("cannot fill {}: {error}", path.display()),
+                }
+            }
+        }
+    }
+
+    /// Gives back what [`SmallDisk::fill`] took. Harmless when it took nothing.
+    #[track_caller]
+    pub fn free(&self) {
+        match std::fs::remove_file(self.filler()) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => panic!("cannot remove {}: {error}", self.filler().display()),
+        }
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.mounted.join("filler")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        if let Err(error) = umount2(&self.mounted, MntFlags::MNT_DETACH) {
+            eprintln!("cannot unmount {}: {error}", self.mounted.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_full_disk_takes_nothing_until_it_is_freed() {
+        let scratch = Scratch::new();
+        let disk = SmallDisk::new(scratch.path(), 4);
+        let file = disk.path().join("file");
+        for _ in 0..2 {
+            disk.fill();
+            let refused = std::fs::write(&file, "something").unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::StorageFull);
+            disk.free();
+            disk.free();
+            std::fs::write(&file, "something").unwrap();
+            std::fs::remove_file(&file).unwrap();
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 # How to install shellcheck or cargo-deny is left to the person: `verify` uses them when they are there.
-SCRIPTS := .ci/run docs/demo/demo.sh tests/testkit/ensure-packages.sh
+SCRIPTS := .ci/run docs/demo/demo.sh tests/testkit/ensure-packages.sh tests/fuzz/run.sh
 
 export WARREN_RUN API_PORT DEMO_PORT
 
@@ -28,10 +28,11 @@ test: ## Run every test, with small counts (needs root: real containers and netw
 	$(BUILD_TESTS)
 	$(TEST)
 
-soak: ## Run every test with the large counts: takes hours
+soak: ## Run every test with the large counts, then fuzz (needs a nightly toolchain): takes hours
 	@tests/testkit/ensure-packages.sh test
 	$(BUILD_TESTS)
 	WARREN_SOAK=1 $(TEST)
+	tests/fuzz/run.sh 600
 
 bench: ## Measure this machine: print the figures and write them as JSON
 	@tests/testkit/ensure-packages.sh test

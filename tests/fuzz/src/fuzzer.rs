@@ -1,0 +1,16 @@
+//! libFuzzer around one of the targets, which `WARREN_FUZZ_TARGET` names. `run.sh` builds and starts it.
+#![no_main]
+#![allow(unsafe_code)] // libFuzzer is C++ and calls an exported function.
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use warren_test_fuzz::{Target, target};
+
+static TARGET: LazyLock<Target> = LazyLock::new(|| {
+    let name = std::env::var("WARREN_FUZZ_TARGET").unwrap_or_default();
+    target(&name)
+        .unwrap_or_else(|| panic!("WARREN_FUZZ_TARGET is {name:?}; give codec, snapshot, apply or message"))
+});
+
+fuzz_target!(|bytes: &[u8]| TARGET(bytes));

@@ -1,0 +1,172 @@
+//! Arbitrary messages of other members, among ticks and proposals, to one member of three.
+
+use std::collections::VecDeque;
+
+use arbitrary::{Arbitrary, Result, Unstructured};
+use bytes::Bytes;
+use warren_consensus::{
+    Config, Effect, Entry, EntryKind, Event, Machine, MemberChange, Message, MessageKind, Proposal, Restored,
+};
+use warren_types::raft::{ConfState, SnapshotMeta};
+
+/// Events of one input.
+const MOST_EVENTS: usize = 200;
+const ME: u64 = 1;
+
+const KINDS: [MessageKind; 12] = [
+    MessageKind::Append,
+    MessageKind::AppendResponse,
+    MessageKind::Vote,
+    MessageKind::VoteResponse,
+    MessageKind::Snapshot,
+    MessageKind::Heartbeat,
+    MessageKind::HeartbeatResponse,
+    MessageKind::TimeoutNow,
+    MessageKind::ReadIndex,
+    MessageKind::ReadIndexResponse,
+    MessageKind::PreVote,
+    MessageKind::PreVoteResponse,
+];
+
+/// The member never panics, and what it applies has no gap and never goes back, until it says that it cannot
+/// go on.
+pub fn run(bytes: &[u8]) {
+    let mut input = Unstructured::new(bytes);
+    let seed = u64::arbitrary(&mut input).unwrap_or_default();
+    let (machine, first) =
+        Machine::new(Config::new(ME, seed), Restored::founding([1, 2, 3])).expect("a valid configuration");
+    let mut member = Member { machine, applied: (0, 0), alive: true };
+    member.settle(first);
+    for number in 0..MOST_EVENTS as u64 {
+        if input.is_empty() || !member.alive {
+            return;
+        }
+        let Ok(event) = event(&mut input, number + 1) else { return };
+        let effects = member.machine.on(event);
+        member.settle(effects);
+    }
+}
+
+struct Member {
+    machine: Machine,
+    /// Term and index of the last entry.
+    applied: (u64, u64),
+    alive: bool,
+}
+
+impl Member {
+    fn settle(&mut self, effects: Vec<Effect>) {
+        let mut effects = VecDeque::from(effects);
+        while let Some(effect) = effects.pop_front() {
+            assert!(self.alive, "{effect:?} after the end");
+            let event = match effect {
+                Effect::Persist(write) => {
+                    if let Some(SnapshotMeta { index, term, .. }) = write.snapshot {
+                        assert!(index > self.applied.1, "a snapshot of the past");
+                        self.applied = (term, index);
+                    }
+                    Event::Persisted { number: write.number }
+                }
+                Effect::Apply(entries) => {
+                    for committed in &entries {
+                        let (term, index) = (committed.entry.term, committed.entry.index);
+                        assert_eq!(index, self.applied.1 + 1, "a gap");
+                        assert!(term >= self.applied.0, "a term that went back");
+                        self.applied = (term, index);
+                    }
+                    Event::Applied { index: self.applied.1 }
+                }
+                Effect::Fatal(why) => {
+                    assert!(!why.to_string().is_empty());
+                    self.alive = false;
+                    continue;
+                }
+                _ => continue,
+            };
+            effects.extend(self.machine.on(event));
+        }
+    }
+}
+
+fn event(input: &mut Unstructured<'_>, number: u64) -> Result<Event> {
+    Ok(match u8::arbitrary(input)? % 16 {
+        0..=2 => Event::Tick,
+        3 => Event::Propose(vec![Proposal { id: number, data: Bytes::from_static(b"x") }]),
+        4 => {
+            let member = small(input)?;
+            let change = [
+                MemberChange::add_learner(member),
+                MemberChange::promote([member]),
+                MemberChange::remove(member),
+            ];
+            Event::ChangeMembers { id: number, change: input.choose(&change)?.clone() }
+        }
+        5 => Event::TransferLeader { to: if bool::arbitrary(input)? { Some(small(input)?) } else { None } },
+        6 => Event::ReadIndex { ctx: number },
+        7 => Event::Unreachable { to: small(input)? },
+        _ => Event::Message(message(input)?),
+    })
+}
+
+/// 0 to 7, rarely any.
+fn small(input: &mut Unstructured<'_>) -> Result<u64> {
+    match u8::arbitrary(input)? {
+        255 => u64::arbitrary(input),
+        byte => Ok(u64::from(byte % 8)),
+    }
+}
+
+fn message(input: &mut Unstructured<'_>) -> Result<Message> {
+    let kind = *input.choose(&KINDS)?;
+    let (index, log_term) = (small(input)?, small(input)?);
+    let snapshot = if kind == MessageKind::Snapshot { Some(snapshot(input)?) } else { None };
+    Ok(Message {
+        kind,
+        to: if u8::arbitrary(input)? == 255 { small(input)? } else { ME },
+        from: small(input)?,
+        term: small(input)?,
+        log_term,
+        index,
+        entries: entries(input, index)?,
+        commit: small(input)?,
+        commit_term: small(input)?,
+        snapshot,
+        request_snapshot: if u8::arbitrary(input)? > 250 { small(input)? } else { 0 },
+        reject: bool::arbitrary(input)?,
+        reject_hint: small(input)?,
+        context: if bool::arbitrary(input)? { Bytes::new() } else { data(input)? },
+        priority: i64::from(i8::arbitrary(input)? / 64),
+    })
+}
+
+fn entries(input: &mut Unstructured<'_>, before: u64) -> Result<Vec<Entry>> {
+    let count = input.int_in_range(0..=3)?;
+    let mut entries = Vec::new();
+    for number in 0..count {
+        let follows = u8::arbitrary(input)? < 250;
+        let index = if follows { before.wrapping_add(number + 1) } else { small(input)? };
+        let kind = *input.choose(&[EntryKind::Command, EntryKind::Noop, EntryKind::Membership])?;
+        entries.push(Entry { index, term: small(input)?, kind, data: data(input)? });
+    }
+    Ok(entries)
+}
+
+fn data(input: &mut Unstructured<'_>) -> Result<Bytes> {
+    let length = input.int_in_range(0..=24)?;
+    Ok(Bytes::copy_from_slice(input.bytes(length)?))
+}
+
+fn snapshot(input: &mut Unstructured<'_>) -> Result<SnapshotMeta> {
+    let mut ids = || -> Result<Vec<u64>> {
+        let count = input.int_in_range(0..=3)?;
+        (0..count).map(|_| small(input)).collect()
+    };
+    let conf_state = ConfState {
+        voters: ids()?,
+        learners: ids()?,
+        voters_outgoing: ids()?,
+        learners_next: ids()?,
+        auto_leave: bool::arbitrary(input)?,
+    };
+    Ok(SnapshotMeta { index: small(input)?, term: small(input)?, conf_state })
+}

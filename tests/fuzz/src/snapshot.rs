@@ -1,0 +1,37 @@
+//! Arbitrary bytes as a snapshot's payload.
+
+use std::time::Duration;
+
+use warren_core::{State, reap, reconcile_replicated, schedule};
+use warren_manager::raft::codec::{read_snapshot, write_snapshot};
+
+/// Bytes are refused, or are a state that holds together, survives being written again, and can be planned on
+/// and changed.
+pub fn run(bytes: &[u8]) {
+    let Ok(state) = read_snapshot(bytes) else { return };
+    assert_eq!(state.check(), Ok(()));
+    assert_eq!(rewritten(&state), state);
+    let mut next = state.clone();
+    let now = state.clock() + Duration::from_secs(1);
+    let mut commands = Vec::new();
+    for service in state.services() {
+        commands.extend(reconcile_replicated(&state, &service.id, now).commands);
+        commands.extend(reap(&state, &service.id).commands);
+    }
+    commands.extend(schedule(&state, now).command(&state, now));
+    for command in commands {
+        let Some(index) = next.applied().index.checked_add(1) else { return };
+        next.apply(state.applied().term, index, &command);
+        assert_eq!(next.check(), Ok(()), "after {command:?}");
+    }
+    assert_eq!(next.check_after(&state), Ok(()));
+}
+
+/// The state as a member has it that was sent its snapshot.
+pub fn rewritten(state: &State) -> State {
+    let mut bytes = Vec::new();
+    write_snapshot(state, &mut bytes).expect("a vector takes everything");
+    let read = read_snapshot(&bytes).expect("what was written can be read");
+    assert_eq!(read.digest(), state.digest());
+    read
+}

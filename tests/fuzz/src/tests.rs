@@ -1,0 +1,80 @@
+use std::collections::BTreeSet;
+use std::fs;
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+/// Corpora are read by every test run and carried in every checkout.
+const MOST_FILES: usize = 100;
+const MOST_BYTES: usize = 200 << 10;
+
+fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let paths = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = paths.map(|path| (path.clone(), fs::read(&path).unwrap())).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn every_kept_input_passes() {
+    let mut found = Vec::new();
+    for (name, target) in TARGETS {
+        for (path, bytes) in corpus(name) {
+            if catch_unwind(|| target(&bytes)).is_err() {
+                found.push(path);
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}: their messages are above");
+}
+
+#[test]
+fn corpora_are_there_and_small() {
+    let mut bytes = 0;
+    for (name, _) in TARGETS {
+        let files = corpus(name);
+        assert!((5..=MOST_FILES).contains(&files.len()), "{name} has {} files", files.len());
+        let different: BTreeSet<_> = files.iter().map(|(_, content)| content).collect();
+        assert_eq!(different.len(), files.len(), "{name} keeps an input twice");
+        bytes += files.iter().map(|(_, content)| content.len()).sum::<usize>();
+    }
+    assert!(bytes <= MOST_BYTES, "{bytes} bytes in all");
+}
+
+#[test]
+fn every_target_has_a_corpus_and_every_corpus_a_target() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let names = fs::read_dir(directory).unwrap();
+    let found: BTreeSet<String> =
+        names.map(|entry| entry.unwrap().file_name().to_str().unwrap().to_owned()).collect();
+    assert_eq!(found, TARGETS.map(|(name, _)| name.to_owned()).into());
+    assert!(target("apply").is_some() && target("").is_none());
+}
+
+/// A target that goes through with nothing would find nothing.
+#[test]
+fn kept_inputs_reach_what_they_are_for() {
+    let reads = |read: fn(&[u8]) -> bool, name| corpus(name).iter().filter(|(_, bytes)| read(bytes)).count();
+    assert!(reads(|bytes| warren_manager::raft::codec::decode(bytes).is_ok(), "codec") >= 14);
+    assert!(reads(|bytes| warren_manager::raft::codec::read_snapshot(bytes).is_ok(), "snapshot") >= 5);
+    let applied: BTreeSet<_> = corpus("apply").iter().flat_map(|(_, bytes)| apply::reached(bytes)).collect();
+    let wanted = [
+        "AssignTasks",
+        "CreateCluster",
+        "CreateService",
+        "CreateTasks",
+        "DeleteService",
+        "DeleteTasks",
+        "OpenSession",
+        "RaiseLevel",
+        "RegisterNode",
+        "RemoveService",
+        "ReportTasks",
+        "ScaleService",
+        "SetDesired",
+        "SetNodeStatus",
+    ];
+    assert_eq!(applied.into_iter().collect::<Vec<_>>(), wanted, "commands that changed a state");
+}

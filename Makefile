@@ -28,7 +28,7 @@ test: ## Run every test, with small counts (needs root: real containers and netw
 	$(BUILD_TESTS)
 	$(TEST)
 
-soak: ## Run every test with the large counts, then fuzz (needs a nightly toolchain): takes hours
+soak: ## Run every test with the large counts, then fuzz (needs a nightly toolchain and a C++ compiler): takes hours
 	@tests/testkit/ensure-packages.sh test
 	$(BUILD_TESTS)
 	WARREN_SOAK=1 $(TEST)

@@ -42,7 +42,10 @@ check() {
     if [[ $1 == test ]]; then
         need busybox-static has_static_busybox
         need containerd command -v ctr
+        need e2fsprogs command -v mkfs.ext4
+        need git command -v git
         need iproute2 command -v ss
+        need mount command -v mount
         need nftables command -v nft
         need procps command -v ps
         need util-linux command -v nsenter

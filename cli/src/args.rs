@@ -1,19 +1,24 @@
 //! The command line. What is read here is already of the types the rest works with; what cannot be, is a
 //! usage error (exit code 2).
 
+pub mod lists;
 mod manager;
 mod service;
+pub mod spec;
+mod token;
 pub mod unsupported;
 pub mod value;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use warren_client::Address;
+use warren_types::{Availability, ImageReference};
 
-pub use manager::{ManagerCommand, Settings};
-pub use service::{CreateArgs, RemoveArgs, ScaleArgs, ServiceCommand};
+pub use manager::{ManagerCommand, NodeArgs};
+pub use service::{CreateArgs, LogArgs, RemoveArgs, RollbackArgs, ScaleArgs, ServiceCommand, UpdateArgs};
+pub use token::{TokenArgs, TokenCommand};
 
 /// Runs containers on a group of Linux machines.
 #[derive(Debug, Parser)]
@@ -43,7 +48,7 @@ pub struct Global {
     pub no_color: bool,
     /// What to log to stderr: error, warn, info, debug, trace, or filters like `warn,warren_client=debug`
     #[arg(long, global = true, env = "WARREN_LOG_LEVEL", value_name = "LEVEL")]
-    #[arg(value_parser = value::log_filter)]
+    #[arg(value_parser = warren_process::logging::parse_filter)]
     pub log_level: Option<String>,
     /// How long to wait until something is done
     #[arg(long, global = true, value_parser = value::duration, default_value = "5m", value_name = "DURATION")]
@@ -69,6 +74,9 @@ pub enum Command {
     /// This machine as a manager of a cluster
     #[command(subcommand)]
     Manager(ManagerCommand),
+    /// This machine as a worker of a cluster
+    #[command(subcommand)]
+    Worker(warren_worker::process::Command),
     /// What shall run
     #[command(subcommand)]
     Service(ServiceCommand),
@@ -78,6 +86,9 @@ pub enum Command {
     /// Machines of the cluster
     #[command(subcommand)]
     Node(NodeCommand),
+    /// What lets machines join
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Images on the machines
     #[command(subcommand)]
     Image(ImageCommand),
@@ -105,6 +116,14 @@ pub enum TaskCommand {
         #[arg(value_name = "TASK")]
         task: String,
     },
+    /// Print what a task wrote
+    Logs {
+        /// An id, the beginning of one, or SERVICE.SLOT
+        #[arg(value_name = "TASK")]
+        task: String,
+        #[command(flatten)]
+        lines: LogArgs,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -117,6 +136,53 @@ pub enum NodeCommand {
         #[arg(value_name = "NODE")]
         node: String,
     },
+    /// List the tasks on nodes
+    Ps {
+        /// Names, ids, or beginnings of ids
+        #[arg(required = true, value_name = "NODE")]
+        nodes: Vec<String>,
+    },
+    /// Change a node's labels, or what shall run there
+    Update(NodeUpdateArgs),
+    /// Have a node's tasks replaced elsewhere and wait until it has none left
+    Drain {
+        /// A name, an id, or the beginning of one
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// Do not wait
+        #[arg(long, short)]
+        detach: bool,
+    },
+    /// Forget nodes that are down, or that run nothing any more
+    Rm {
+        /// Names, ids, or beginnings of ids
+        #[arg(required = true, value_name = "NODE")]
+        nodes: Vec<String>,
+        /// Also nodes that are up and run tasks: their tasks are given up
+        #[arg(long, short)]
+        force: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("a change").required(true).multiple(true)
+    .args(["label_add", "label_rm", "availability"]))]
+pub struct NodeUpdateArgs {
+    /// A name, an id, or the beginning of one
+    #[arg(value_name = "NODE")]
+    pub node: String,
+    /// Label to set; it wins over one that the agent was started with (repeatable)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = value::label)]
+    pub label_add: Vec<(String, String)>,
+    /// Label to take away (repeatable)
+    #[arg(long, value_name = "KEY")]
+    pub label_rm: Vec<String>,
+    /// What shall run there: active (what fits), pause (nothing new), drain (nothing)
+    #[arg(long, value_name = "AVAILABILITY")]
+    pub availability: Option<Availability>,
+    /// Do not wait until a node to drain has no tasks left
+    #[arg(long, short)]
+    pub detach: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -130,13 +196,43 @@ pub enum ImageCommand {
         #[arg(long, value_name = "NAME|ID")]
         node: Vec<String>,
     },
+    /// Have nodes pull an image from its registry
+    Pull {
+        /// The image, like nginx:1.27
+        #[arg(value_name = "REFERENCE")]
+        reference: ImageReference,
+        /// Only this node (repeatable); else every node that is READY
+        #[arg(long, value_name = "NAME|ID")]
+        node: Vec<String>,
+        /// Ask the registry also where the image is there
+        #[arg(long)]
+        always: bool,
+    },
+    /// List images
+    Ls {
+        /// Only of this node (repeatable); else of every node that is READY
+        #[arg(long, value_name = "NAME|ID")]
+        node: Vec<String>,
+    },
+    /// Remove images that no task uses
+    Prune {
+        /// Only of this node (repeatable); else of every node that is READY
+        #[arg(long, value_name = "NAME|ID")]
+        node: Vec<String>,
+        /// Only those that were not used for so long
+        #[arg(long, value_name = "DURATION", value_parser = value::duration, default_value = "0s")]
+        unused_for: Duration,
+        /// Do not ask first
+        #[arg(long, short, visible_short_alias = 'y')]
+        force: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
     /// The cluster as the manager sees it
     Info,
-    /// The manager's background loops
+    /// Background loops of the managers and agents
     Loops {
         /// Only this one
         #[arg(value_name = "NAME")]

@@ -2,9 +2,11 @@
 
 mod cluster;
 mod image;
+mod logs;
 mod node;
 mod service;
 mod task;
+mod token;
 mod version;
 
 use crate::args::{Cli, Command};
@@ -14,10 +16,12 @@ use crate::failure::Failure;
 pub async fn run(cli: Cli) -> Result<(), Failure> {
     let global = cli.global;
     match cli.command {
-        Command::Manager(command) => crate::node::run(&global, command).await,
+        Command::Manager(command) => crate::node::run(command).await,
+        Command::Worker(command) => warren_worker::process::run(command).await,
         Command::Service(command) => service::run(&global, command).await,
         Command::Task(command) => task::run(&global, command).await,
         Command::Node(command) => node::run(&global, command).await,
+        Command::Token(command) => token::run(&global, command).await,
         Command::Image(command) => image::run(&global, command).await,
         Command::Cluster(command) => cluster::run(&global, command).await,
         Command::Version => version::run(&global),

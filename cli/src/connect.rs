@@ -8,9 +8,6 @@ use warren_client::{Client, Contexts, Error};
 use crate::args::Global;
 use crate::failure::{Exit, Failure};
 
-/// Holds the socket of a manager on this machine, unless `WARREN_RUN_DIR` names another directory.
-pub const RUN_DIR: &str = "/run/warren";
-
 /// The manager that the flags, the contexts file or this machine's socket name. `what` is what is not done if
 /// there is none.
 pub async fn connect(global: &Global, what: &str) -> Result<Client, Failure> {
@@ -21,7 +18,7 @@ pub async fn connect(global: &Global, what: &str) -> Result<Client, Failure> {
         let target = Contexts::load(&file)?.select(wish)?;
         Client::connect(&target).await
     };
-    connected.await.map_err(|error: Error| Failure::of_client(what, error))
+    connected.await.map_err(|error: Error| crate::failure::of_client(what, error))
 }
 
 /// The contexts file, which need not exist.
@@ -33,6 +30,7 @@ pub fn contexts_file(what: &str) -> Result<PathBuf, Failure> {
 
 /// This machine's manager's socket, if there is one.
 fn socket() -> Option<PathBuf> {
-    let run_dir = std::env::var_os("WARREN_RUN_DIR").map_or_else(|| PathBuf::from(RUN_DIR), PathBuf::from);
+    let run_dir = std::env::var_os("WARREN_RUN_DIR")
+        .map_or_else(|| PathBuf::from(warren_process::RUN_DIR), PathBuf::from);
     Some(run_dir.join("warren.sock")).filter(|socket| socket.exists())
 }

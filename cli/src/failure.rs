@@ -1,101 +1,36 @@
-//! How a command ends when it does not end well: an exit code, and for people what, why, and what to do.
-
-use std::fmt;
+//! What a manager's refusal, or the lack of one, means for whoever typed the command.
 
 use tonic::Code;
 use warren_client::Error;
-use warren_types::Violations;
+pub use warren_process::{Exit, Failure};
 
-/// The program's exit codes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Exit {
-    /// It failed.
-    Failed = 1,
-    /// It was asked for in a wrong way.
-    Usage = 2,
-    /// Something it needs does not exist.
-    NotFound = 3,
-    /// Something that exists is in the way.
-    Conflict = 4,
-    /// No manager answered.
-    Unreachable = 5,
-    /// It is not allowed.
-    Denied = 6,
-    /// It was still not done when the time was up.
-    TimedOut = 7,
-}
-
-/// A command that did not do what it was asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// How the program exits.
-    pub exit: Exit,
-    /// What did not happen.
-    pub what: String,
-    /// Why; empty when `what` says it all.
-    pub why: String,
-    /// What to do about it.
-    pub hint: String,
-    /// Fields that are to blame.
-    pub fields: Violations,
-}
-
-impl Failure {
-    /// A failure that no field is to blame for.
-    pub fn new(exit: Exit, what: impl Into<String>, why: impl fmt::Display, hint: impl Into<String>) -> Self {
-        let fields = Violations::default();
-        Self { exit, what: what.into(), why: why.to_string(), hint: hint.into(), fields }
-    }
-
-    /// Fields of a request are wrong.
-    pub fn invalid(what: impl Into<String>, fields: Violations) -> Self {
-        let why = match fields.0.len() {
-            1 => "a field is wrong".to_owned(),
-            n => format!("{n} fields are wrong"),
-        };
-        let hint = "correct what is listed and try again";
-        Self { fields, ..Self::new(Exit::Usage, what, why, hint) }
-    }
-
-    /// What a manager sent cannot be read.
-    pub fn not_understood(what: impl Into<String>, why: impl fmt::Display) -> Self {
-        let why = format!("the manager's answer is not understood by this version: {why}");
-        Self::new(Exit::Failed, what, why, "use the program's version that the managers have")
-    }
-
-    /// `what` did not happen because of `error`.
-    pub fn of_client(what: impl Into<String>, error: Error) -> Self {
-        let (exit, hint) = match &error {
-            Error::NoContext { .. } => {
-                let hint = "run `warren manager init` on this machine, or pass --manager or --context";
-                return Self::new(Exit::Usage, what, "there is no cluster context", hint);
-            }
-            Error::Refused { problem } if !problem.violations.0.is_empty() => {
-                return Self::invalid(what, problem.violations.clone());
-            }
-            Error::Refused { problem } => of_code(problem.code),
-            Error::UnknownContext { .. } => (Exit::NotFound, "choose one of those with --context"),
-            Error::NoIdentity { .. } => {
-                (Exit::Usage, "choose a context that has a certificate with --context")
-            }
-            Error::ContextsFile { .. } => {
-                (Exit::Failed, "correct the file, or name another in WARREN_CONTEXTS")
-            }
-            Error::Identity { .. } => (Exit::Failed, "get the context's certificates anew"),
-            Error::Unreachable { .. } | Error::NoAnswer { .. } => {
-                (Exit::Unreachable, "check that the manager runs and that its address is the context's")
-            }
-            Error::Untrusted { .. } => {
-                (Exit::Denied, "check the address; if it is right, use that cluster's context")
-            }
-            Error::Denied { .. } => {
-                (Exit::Denied, "use a context that may do this, or become root or a member of group warren")
-            }
-            Error::Input(_) => (Exit::Failed, "check what is to be sent"),
-        };
-        Self::new(exit, what, &error, hint)
-    }
+/// `what` did not happen because of `error`.
+pub fn of_client(what: impl Into<String>, error: Error) -> Failure {
+    let (exit, hint) = match &error {
+        Error::NoContext { .. } => {
+            let hint = "run `warren manager init` on this machine, or pass --manager or --context";
+            return Failure::new(Exit::Usage, what, "there is no cluster context", hint);
+        }
+        Error::Refused { problem } if !problem.violations.0.is_empty() => {
+            return Failure::invalid(what, problem.violations.clone());
+        }
+        Error::Refused { problem } => of_code(problem.code),
+        Error::UnknownContext { .. } => (Exit::NotFound, "choose one of those with --context"),
+        Error::NoIdentity { .. } => (Exit::Usage, "choose a context that has a certificate with --context"),
+        Error::ContextsFile { .. } => (Exit::Failed, "correct the file, or name another in WARREN_CONTEXTS"),
+        Error::Identity { .. } => (Exit::Failed, "get the context's certificates anew"),
+        Error::Unreachable { .. } | Error::NoAnswer { .. } => {
+            (Exit::Unreachable, "check that the manager runs and that its address is the context's")
+        }
+        Error::Untrusted { .. } => {
+            (Exit::Denied, "check the address; if it is right, use that cluster's context")
+        }
+        Error::Denied { .. } => {
+            (Exit::Denied, "use a context that may do this, or become root or a member of group warren")
+        }
+        Error::Input(_) => (Exit::Failed, "check what is to be sent"),
+    };
+    Failure::new(exit, what, &error, hint)
 }
 
 fn of_code(code: Code) -> (Exit, &'static str) {
@@ -112,36 +47,15 @@ fn of_code(code: Code) -> (Exit, &'static str) {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.what)?;
-        if !self.why.is_empty() {
-            write!(f, "\n  why: {}", self.why.replace('\n', "\n       "))?;
-        }
-        for violation in &self.fields.0 {
-            match violation.path.is_empty() {
-                true => write!(f, "\n       {}", violation.message)?,
-                false => write!(f, "\n       {violation}")?,
-            }
-        }
-        if !self.hint.is_empty() {
-            write!(f, "\n  try: {}", self.hint)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Failure {}
-
 #[cfg(test)]
 mod tests {
     use warren_proto::Problem;
-    use warren_types::Violation;
+    use warren_types::{Violation, Violations};
 
     use super::*;
 
     fn refused(problem: Problem) -> Failure {
-        Failure::of_client("service web was not created", Error::Refused { problem })
+        of_client("service web was not created", Error::Refused { problem })
     }
 
     #[test]
@@ -161,9 +75,9 @@ mod tests {
             assert_eq!(refused(Problem::new(code, "X", "no")).exit, exit, "{code:?}");
         }
         let unreachable = Error::Unreachable { address: "a:1".into(), why: "Connection refused".into() };
-        assert_eq!(Failure::of_client("x", unreachable).exit, Exit::Unreachable);
+        assert_eq!(of_client("x", unreachable).exit, Exit::Unreachable);
         let denied = Error::Denied { address: "a:1".into(), why: "not an admin".into() };
-        assert_eq!(Failure::of_client("x", denied).exit, Exit::Denied);
+        assert_eq!(of_client("x", denied).exit, Exit::Denied);
     }
 
     #[test]
@@ -195,7 +109,7 @@ mod tests {
     #[test]
     fn without_a_context_it_says_how_to_get_one() {
         let error = Error::NoContext { file: "/root/.config/warren/contexts.toml".into() };
-        insta::assert_snapshot!(Failure::of_client("services were not listed", error), @r"
+        insta::assert_snapshot!(of_client("services were not listed", error), @r"
         services were not listed
           why: there is no cluster context
           try: run `warren manager init` on this machine, or pass --manager or --context

@@ -3,7 +3,7 @@
 //! It reads the command line, asks a manager, and shows what it found; it decides nothing about a cluster
 //! itself. Standard output has only what was asked for, everything else goes to standard error. It must never
 //! print key material, and never wait without a bound.
-//! Start reading at [`args`] (what can be asked) and [`command`] (what is done); [`failure`] has the exit
+//! Start reading at [`args`] (what can be asked) and [`command`] (what is done); `warren-process` has the exit
 //! codes.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -12,20 +12,18 @@ mod args;
 mod command;
 mod connect;
 mod failure;
-mod logging;
 mod node;
 mod output;
 mod progress;
 mod view;
 mod wait;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
 use args::{Cli, Command, unsupported};
-use failure::{Exit, Failure};
+use warren_process::{Exit, Failure, logging, memory};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> =
@@ -35,19 +33,23 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let default = if matches!(cli.command, Command::Manager(_)) { "info" } else { "warn" };
+    let default = if is_node(&cli) { "info" } else { "warn" };
     logging::start(cli.global.log_level.as_deref().unwrap_or(default), colours);
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => fail(&failure, colours),
+        Err(failure) => failure.tell(colours),
     }
+}
+
+/// Whether this will be a node, or change what one is, and not ask a manager.
+fn is_node(cli: &Cli) -> bool {
+    matches!(cli.command, Command::Manager(_) | Command::Worker(_))
 }
 
 /// Colours are for terminals, and for people who want them: NO_COLOR is a convention, see no-color.org.
 fn colours(arguments: &[String]) -> bool {
-    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     // Asked before the command line is read, since what is wrong with it may be told in colours too.
-    !unwanted
+    logging::colours_wanted()
         && !arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--no-color")
 }
 
@@ -57,7 +59,7 @@ fn parse(arguments: &[String], colours: bool) -> Result<Cli, ExitCode> {
     parsed.map_err(|error| match unsupported::find(&error, &command, arguments) {
         Some(what) => {
             let what = format!("{what} is not supported by this version");
-            fail(&Failure::new(Exit::Usage, what, "", "leave it out; `--help` lists what there is"), colours)
+            Failure::new(Exit::Usage, what, "", "leave it out; `--help` lists what there is").tell(colours)
         }
         None => {
             // A closed output is no reason to say more.
@@ -69,9 +71,12 @@ fn parse(arguments: &[String], colours: bool) -> Result<Cli, ExitCode> {
 
 fn run(cli: Cli) -> Result<(), Failure> {
     // A node has work for every core; a question to a manager has not, and starts faster without threads.
-    let mut builder = match cli.command {
-        Command::Manager(_) => tokio::runtime::Builder::new_multi_thread(),
-        _ => tokio::runtime::Builder::new_current_thread(),
+    let mut builder = match is_node(&cli) {
+        true => {
+            memory::keep_together();
+            tokio::runtime::Builder::new_multi_thread()
+        }
+        false => tokio::runtime::Builder::new_current_thread(),
     };
     let runtime = builder.enable_all().build();
     let failed = |error| Failure::new(Exit::Failed, "the program cannot run", error, "free some resources");
@@ -80,12 +85,4 @@ fn run(cli: Cli) -> Result<(), Failure> {
     // Reading standard input cannot be interrupted: do not wait for whoever holds it open.
     runtime.shutdown_background();
     ended
-}
-
-/// The one place where failures are told.
-fn fail(failure: &Failure, colours: bool) -> ExitCode {
-    let red = colours && std::io::stderr().is_terminal();
-    let (start, end) = if red { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-    eprintln!("{start}error:{end} {failure}");
-    ExitCode::from(failure.exit as u8)
 }

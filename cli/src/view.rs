@@ -2,10 +2,15 @@
 //! 3339, quantities as people write them. What is absent is left out.
 
 pub mod cluster;
+mod difference;
+pub mod image;
 pub mod node;
+pub mod revision;
 pub mod service;
 pub mod spec;
+mod storage;
 pub mod task;
+pub mod token;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -56,6 +61,11 @@ pub fn age(since: Timestamp, now: Timestamp) -> String {
     }
 }
 
+/// How long until then, as [`age`]: what is left of a second counts as one.
+pub fn until(end: Timestamp, now: Timestamp) -> String {
+    age(now, Timestamp(end.0.saturating_add(999)))
+}
+
 /// As people write it: `10s`, `1m30s`.
 pub fn duration(duration: Duration) -> String {
     humantime::format_duration(duration).to_string().replace(' ', "")
@@ -73,6 +83,11 @@ pub fn about(bytes: u64) -> String {
 /// Enough of an id to tell it from others in a cluster, and to be typed.
 pub fn short_id(id: &str) -> String {
     id.chars().take(10).collect()
+}
+
+/// Enough of an image's digest to tell it from others.
+pub fn short_digest(digest: &str) -> String {
+    digest.strip_prefix("sha256:").unwrap_or(digest).chars().take(12).collect()
 }
 
 /// `None` for a text that is absent.
@@ -108,6 +123,13 @@ mod tests {
             assert_eq!(age(seconds), wanted);
         }
         assert_eq!(super::age(Timestamp(5), Timestamp(0)), "0s");
+        assert_eq!(until(Timestamp(4001), Timestamp(1000)), "4s");
+        assert_eq!(until(Timestamp(4000), Timestamp(1000)), "3s");
+        assert_eq!(until(Timestamp(4000), Timestamp(9000)), "0s");
+        assert_eq!(
+            (short_digest("sha256:0123456789abcdef"), short_digest("")),
+            ("0123456789ab".into(), String::new())
+        );
     }
 
     #[test]

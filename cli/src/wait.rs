@@ -11,19 +11,23 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use warren_client::{Change, Client, Error, TaskFilter, Watch};
 use warren_proto::v1;
 
-pub use picture::{Picture, Verdict};
+pub use picture::{Picture, Verdict, line};
 
 use crate::failure::{Exit, Failure};
 use crate::progress::Progress;
 
 /// Looked at this often even if nothing is heard: progress before a task runs is not among the changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Looked at so soon after something was heard when what counts is computed by the manager.
+const LOOK_AFTER_NEWS: Duration = Duration::from_millis(200);
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
     /// As many tasks run and are ready as are wanted, and no others are left.
     Running,
+    /// The tasks run the service's new revision.
+    Updated,
     /// The service and its tasks are gone.
     Gone,
 }
@@ -37,6 +41,8 @@ pub struct Wanted {
     pub name: String,
     /// What shall become of it.
     pub goal: Goal,
+    /// The revision that it had when the waiting began.
+    pub revision: u64,
     /// Tasks that had ended before: what became of them is no news.
     pub known: BTreeSet<String>,
 }
@@ -45,7 +51,7 @@ impl Wanted {
     /// A service that was just created: nothing of it is known.
     pub fn new(service: &v1::Service, goal: Goal) -> Self {
         let name = service.spec.as_ref().map(|spec| spec.name.clone()).unwrap_or_default();
-        Self { id: service.id.clone(), name, goal, known: BTreeSet::new() }
+        Self { id: service.id.clone(), name, goal, revision: service.revision, known: BTreeSet::new() }
     }
 
     /// A service that has been there: what went wrong with it before is not taken for the answer.
@@ -58,8 +64,16 @@ impl Wanted {
     fn what(&self) -> String {
         match self.goal {
             Goal::Running => format!("service {} does not run as wanted", self.name),
+            Goal::Updated => {
+                format!("the tasks of service {} do not run revision {}", self.name, self.revision)
+            }
             Goal::Gone => format!("service {} is not gone", self.name),
         }
+    }
+
+    fn hint(&self) -> String {
+        let Self { name, .. } = self;
+        format!("look further with `warren service ps {name}` and `warren task inspect TASK`")
     }
 }
 
@@ -84,11 +98,9 @@ enum End {
 
 impl End {
     fn into_failure(self, wanted: &Wanted, timeout: Duration) -> Failure {
-        let look =
-            format!("look further with `warren service ps {}` and `warren task inspect TASK`", wanted.name);
         match self {
-            Self::Broken(why) => Failure::new(Exit::Failed, wanted.what(), why.join("\n"), look),
-            Self::Client(error) => Failure::of_client(wanted.what(), error),
+            Self::Broken(why) => Failure::new(Exit::Failed, wanted.what(), why.join("\n"), wanted.hint()),
+            Self::Client(error) => crate::failure::of_client(wanted.what(), error),
             Self::TimedOut(picture) => {
                 let lines = picture
                     .waiting_for(wanted.goal)
@@ -96,7 +108,7 @@ impl End {
                     .map(|(task, line)| format!("{task}: {line}"));
                 let what = format!("{} after {}", wanted.what(), crate::view::duration(timeout));
                 let why: Vec<String> = lines.collect();
-                let hint = format!("{look}; it goes on by itself, --timeout waits longer");
+                let hint = format!("{}; it goes on by itself, --timeout waits longer", wanted.hint());
                 Failure::new(Exit::TimedOut, what, why.join("\n"), hint)
             }
         }
@@ -137,7 +149,12 @@ async fn until_one_done(
             Err(error) if error.is_not_found() => look_at = Instant::now(),
             Err(error) => return Err(End::Client(error)),
             Ok(Some(Change::Resync(_))) => look_at = Instant::now(),
-            Ok(Some(change)) => picture.apply(change),
+            Ok(Some(change)) => {
+                picture.apply(change);
+                if wanted.goal == Goal::Updated {
+                    look_at = look_at.min(Instant::now() + LOOK_AFTER_NEWS);
+                }
+            }
             Ok(None) if Instant::now() >= deadline => return Err(End::TimedOut(picture)),
             Ok(None) => {}
         }
@@ -166,7 +183,8 @@ async fn look(client: &Client, wanted: &Wanted) -> Result<Picture, Error> {
     }
 }
 
-fn passes(error: &Error) -> bool {
+/// The manager may answer again in a moment.
+pub fn passes(error: &Error) -> bool {
     match error {
         Error::Unreachable { .. } | Error::NoAnswer { .. } => true,
         Error::Refused { problem } => problem.code == tonic::Code::Unavailable,

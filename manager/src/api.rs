@@ -5,19 +5,25 @@
 
 pub mod access;
 pub mod cluster;
+pub mod description;
 pub mod images;
+pub mod logs;
+pub mod membership;
 pub mod nodes;
+pub mod open;
 pub mod paging;
 pub mod problem;
 pub mod services;
 pub mod tasks;
+pub mod tokens;
 pub mod view;
 pub mod watch;
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use warren_control::{Loops, Shutdown};
 use warren_log::Engine;
+use warren_security::CertificateAuthority;
 
 use crate::controllers::Refusals;
 use crate::session::{Registry, Streams};
@@ -35,12 +41,14 @@ pub struct Api {
     pub streams: Streams,
     /// Why tasks are not placed.
     pub refusals: Refusals,
-    /// Background loops of this process: the manager's, and those of a worker beside it.
-    pub loops: Arc<RwLock<Vec<Loops>>>,
+    /// This manager's background loops.
+    pub loops: Loops,
     /// The time that commands are stamped with.
     pub clock: Stamp,
     /// Ends what goes on behind answered requests.
     pub shutdown: Shutdown,
+    /// Issues certificates to machines that join.
+    pub authority: Arc<CertificateAuthority>,
     /// This manager's own id.
     pub manager: String,
     /// What keeps this manager's log.

@@ -4,6 +4,7 @@
 //! is completed by the next one. Ids are read from the certificates; there is no second place for them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use rand::RngExt;
@@ -46,7 +47,7 @@ pub struct Keys {
     /// The cluster's id, from the authority's certificate.
     pub cluster: ClusterId,
     /// Issues certificates.
-    pub authority: CertificateAuthority,
+    pub authority: Arc<CertificateAuthority>,
     /// What the manager shows.
     pub manager: Credentials,
     /// What this machine's administrator shows.
@@ -88,7 +89,7 @@ impl Keys {
             None
         };
         let cluster = cluster.parse().map_err(|why| foreign("ca.pem", &why))?;
-        Ok(Self { cluster, authority, manager, admin, node })
+        Ok(Self { cluster, authority: Arc::new(authority), manager, admin, node })
     }
 }
 

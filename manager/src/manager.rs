@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::oneshot;
@@ -10,7 +10,7 @@ use warren_control::{BoxError, Loops, Queue, RunnerSettings, Shutdown, SystemClo
 use warren_core::{Command, Refusal, State};
 use warren_log::DataDir;
 use warren_security::{Credentials, LiveCertificate, Roots};
-use warren_types::{ClusterId, NodeId};
+use warren_types::{ClusterId, Node, NodeId, NodeRole};
 
 use crate::api::Api;
 use crate::background;
@@ -73,7 +73,6 @@ pub struct Manager {
     address: SocketAddr,
     keys: Keys,
     store: Store,
-    loops: Arc<RwLock<Vec<Loops>>>,
     shutdown: Shutdown,
     /// `None` once it was told.
     failure: Option<Failure>,
@@ -133,11 +132,6 @@ impl Manager {
     /// The replicated state.
     pub fn store(&self) -> &Store {
         &self.store
-    }
-
-    /// Shows the background loops of another part of this process (a worker) beside the manager's own.
-    pub fn show_loops(&self, loops: Loops) {
-        self.loops.write().unwrap_or_else(PoisonError::into_inner).push(loops);
     }
 
     /// Resolves when the manager cannot go on, with the reason, once; never before that.
@@ -200,18 +194,18 @@ async fn start(
         registry,
         streams,
         refusals,
-        loops: Arc::new(RwLock::new(vec![loops])),
+        loops,
         clock: stamp,
         shutdown: shutdown.clone(),
+        authority: keys.authority.clone(),
         manager: keys.manager.identity().id().to_string(),
         log_engine: config.log_engine,
     };
     let sessions = SessionServer::of(&api);
     let certificate = LiveCertificate::new(&keys.manager);
-    let loops = api.loops.clone();
     listeners.serve(&keys.authority.roots(), certificate, &api, &sessions, &shutdown)?;
     tracing::info!(%address, cluster = %keys.cluster, "manager is serving");
-    Ok(Manager { address, keys, store, loops, shutdown, failure: Some(failure) })
+    Ok(Manager { address, keys, store, shutdown, failure: Some(failure) })
 }
 
 /// Makes the driver one of the things that a stop waits for, and its failure the end of all others.
@@ -280,8 +274,10 @@ async fn found(store: &Store, keys: &Keys, config: &Config, stamp: &Stamp) -> Re
     }
     if let (Some((id, _)), Some(LocalNode { name, description })) = (&keys.node, &config.node) {
         let (id, name, description) = (*id, name.clone(), description.clone());
-        if store.read().state.node(&id).is_none_or(|node| node.name != name) {
-            store.propose(Command::RegisterNode { id, name, description, at: stamp.now() }).await?;
+        let role = NodeRole::Manager;
+        let known = |node: &Arc<Node>| node.name == name && node.role == role;
+        if !store.read().state.node(&id).is_some_and(known) {
+            store.propose(Command::RegisterNode { id, name, role, description, at: stamp.now() }).await?;
         }
     }
     Ok(())

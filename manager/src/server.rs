@@ -10,13 +10,16 @@ use tonic::transport::Server;
 use warren_control::Shutdown;
 use warren_proto::v1::cluster_server::ClusterServer;
 use warren_proto::v1::images_server::ImagesServer;
+use warren_proto::v1::logs_server::LogsServer;
+use warren_proto::v1::membership_server::MembershipServer;
 use warren_proto::v1::nodes_server::NodesServer;
 use warren_proto::v1::services_server::ServicesServer;
 use warren_proto::v1::sessions_server::SessionsServer;
 use warren_proto::v1::tasks_server::TasksServer;
+use warren_proto::v1::tokens_server::TokensServer;
 use warren_security::{
-    HandshakeLimits, Incoming, LiveCertificate, LocalListener, LocalSocketError, Roots, TlsError,
-    serve_local, serve_tls, server_config,
+    Incoming, LiveCertificate, LocalListener, LocalSocketError, Roots, StrangerLimits, TlsError, serve_local,
+    serve_tls, server_config,
 };
 
 use crate::api::Api;
@@ -27,6 +30,14 @@ use crate::session::server::SessionServer;
 const GROUP: &str = "warren";
 /// Largest message from anyone: an import's chunks are far smaller, a list's pages as well.
 const MAX_MESSAGE: usize = 4 << 20;
+/// Largest message from somebody who is not known: a token, a certificate request of 8 KiB, and a description.
+const MAX_STRANGERS_MESSAGE: usize = 64 << 10;
+/// What may be on its way to us unread: on one stream, and on one connection. A worker's session and its streams
+/// share a connection, so it has room for more streams than a node may have
+/// ([`crate::session::streams::MAX_STREAMS`]): what a slow client leaves unread must never keep a heartbeat from
+/// arriving.
+const STREAM_WINDOW: u32 = 128 << 10;
+const CONNECTION_WINDOW: u32 = 32 << 20;
 /// How long connections may take to end when the manager stops. Nothing that is served needs longer, since the
 /// manager ends all streams itself; a peer that does not answer is not waited for.
 const GRACE: Duration = Duration::from_secs(1);
@@ -94,7 +105,7 @@ impl Listeners {
         shutdown: &Shutdown,
     ) -> Result<(), ServeError> {
         let config = server_config(roots, certificate)?;
-        let tls = serve_tls(self.tcp, config, HandshakeLimits::default());
+        let tls = serve_tls(self.tcp, config, StrangerLimits::default());
         spawn("api-port", tls, api, sessions, shutdown);
         spawn("api-socket", serve_local(self.local), api, sessions, shutdown);
         Ok(())
@@ -105,12 +116,17 @@ fn spawn(name: &'static str, incoming: Incoming, api: &Api, sessions: &SessionSe
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
+        .initial_stream_window_size(Some(STREAM_WINDOW))
+        .initial_connection_window_size(Some(CONNECTION_WINDOW))
         .layer(AccessLayer)
         .add_service(ServicesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TasksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(NodesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(ClusterServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(ImagesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(TokensServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(LogsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(MembershipServer::new(api.clone()).max_decoding_message_size(MAX_STRANGERS_MESSAGE))
         .add_service(SessionsServer::new(sessions.clone()).max_decoding_message_size(MAX_MESSAGE));
     let stop = shutdown.token();
     shutdown.spawn(name, async move {

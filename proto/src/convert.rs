@@ -16,8 +16,9 @@ mod request;
 #[cfg(test)]
 mod round_trip;
 mod spec;
+mod task;
 
-pub use node::node_status;
+pub use node::{availability, node_role, node_status};
 pub use report::{desired, task_state};
 pub use request::replicas;
 pub use spec::stored_service_spec;

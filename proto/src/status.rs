@@ -14,6 +14,9 @@ use warren_types::{Violation, Violations};
 /// Domain of every reason.
 pub const DOMAIN: &str = "warren.io";
 
+/// Reason of what a node hears that was removed from the cluster: it has to join anew.
+pub const NODE_REMOVED: &str = "NODE_REMOVED";
+
 /// The message is sent twice, once percent-encoded, so it has the smaller share of the header.
 const MAX_MESSAGE: usize = 1024;
 /// Of each violation's path and message.

@@ -42,6 +42,7 @@ check() {
     if [[ $1 == test ]]; then
         need busybox-static has_static_busybox
         need containerd command -v ctr
+        need docker-registry command -v docker-registry
         need e2fsprogs command -v mkfs.ext4
         need git command -v git
         need iproute2 command -v ss

@@ -1,7 +1,8 @@
-//! What a task has around its container: its directory and its share in published ports.
+//! What a task has around its container: its image, its directory and its share in published ports.
 //!
 //! Each handler is a pair of `ensure` and `remove` (or `hold`, `serve` and `release`), harmless the second
 //! time.
 
 pub(crate) mod files;
+pub(crate) mod images;
 pub(crate) mod ports;

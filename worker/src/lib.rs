@@ -11,9 +11,12 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod cache;
+mod certificate;
 mod doors;
+mod garbage;
 mod handlers;
 mod node;
+pub mod process;
 #[cfg(test)]
 mod samples;
 #[cfg(test)]
@@ -24,5 +27,8 @@ mod wishes;
 mod worker;
 
 pub use doors::{Doors, DoorsError, Place};
+#[cfg(any(test, feature = "testing"))]
+pub use handlers::images::fake::FakeImages;
+pub use handlers::images::{Arrival, ImageSource};
 pub use node::NodeOverrides;
 pub use worker::{Config, NotReady, StartError, StopError, Worker};

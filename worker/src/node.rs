@@ -3,6 +3,7 @@
 pub(crate) mod health;
 pub(crate) mod usage;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nix::sys::statvfs::statvfs;
@@ -22,12 +23,16 @@ pub struct NodeOverrides {
     pub memory: Option<Bytes>,
     /// Where other machines reach this one; measured as the address from which managers are dialled.
     pub address: Option<String>,
+    /// What the node is called by in constraints; labels that are given to it in the cluster win.
+    pub labels: BTreeMap<String, String>,
 }
 
-/// Describes the node. `dialled_from` is this end of the connection to the manager.
+/// Describes the node. `disk` is what holds images and containers, `dialled_from` this end of the connection to the
+/// manager.
 pub(crate) async fn describe(
     runtime: &dyn Runtime,
     overrides: &NodeOverrides,
+    disk: Option<usage::Disk>,
     dialled_from: Option<&str>,
 ) -> NodeDescription {
     let runtime = match timeout(RUNTIME_DEADLINE, runtime.info()).await {
@@ -40,11 +45,14 @@ pub(crate) async fn describe(
             cpu: overrides.cpu.unwrap_or_else(measured_cpu),
             memory: overrides.memory.unwrap_or_else(measured_memory),
         },
+        disk: disk.map_or(Bytes(0), |disk| disk.total),
+        os: "linux".to_string(),
         architecture: warren_image::native_architecture().to_string(),
         kernel: read_line("/proc/sys/kernel/osrelease"),
         runtime,
         version: env!("CARGO_PKG_VERSION").to_string(),
         address: address.unwrap_or_default(),
+        labels: overrides.labels.clone(),
     }
 }
 
@@ -74,6 +82,8 @@ pub(crate) fn disk(path: &std::path::Path) -> Option<usage::Disk> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use warren_runtime::fake::Fake;
 
     use super::*;
@@ -81,23 +91,27 @@ mod tests {
     #[tokio::test]
     async fn a_node_is_measured_and_what_a_person_says_wins() {
         let fake = Fake::new();
-        let measured = describe(&fake, &NodeOverrides::default(), Some("10.0.0.7")).await;
+        let measured =
+            describe(&fake, &NodeOverrides::default(), disk(Path::new("/")), Some("10.0.0.7")).await;
         assert!(measured.resources.cpu.0 >= 1000 && measured.resources.memory.0 > 64 << 20);
         assert!(!measured.kernel.is_empty() && measured.runtime.starts_with("fake "));
+        assert!(measured.disk.0 > 0 && measured.os == "linux" && measured.labels.is_empty());
         assert_eq!(measured.address, "10.0.0.7");
         let said = NodeOverrides {
             cpu: Some(MilliCpu(500)),
             memory: Some(Bytes(1 << 30)),
             address: Some("worker.example".into()),
+            labels: BTreeMap::from([("zone".into(), "a".into())]),
         };
-        let described = describe(&fake, &said, Some("10.0.0.7")).await;
+        let described = describe(&fake, &said, None, Some("10.0.0.7")).await;
         assert_eq!(described.resources, Resources { cpu: MilliCpu(500), memory: Bytes(1 << 30) });
         assert_eq!(described.address, "worker.example");
+        assert_eq!((described.labels, described.disk), (said.labels, Bytes(0)));
     }
 
     #[test]
     fn a_disk_has_a_size() {
-        let disk = disk(std::path::Path::new("/")).unwrap();
+        let disk = disk(Path::new("/")).unwrap();
         assert!(disk.total.0 > 0 && disk.used <= disk.total);
     }
 }

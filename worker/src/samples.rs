@@ -3,9 +3,11 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use crate::handlers::images::fake::FakeImages;
+use warren_image::{Digest, Reference};
 use warren_types::{
-    ClusterId, Desired, Id, NodeId, NodeSettings, Protocol, PublishMode, PublishedPort, ServiceId,
-    TaskAssignment, TaskId, TaskSpec,
+    ClusterId, Desired, Id, ImageDigest, NodeId, NodeSettings, Protocol, PublishMode, PublishedPort,
+    ServiceId, TaskAssignment, TaskId, TaskSpec,
 };
 
 /// The `number`th task of the service that tests use.
@@ -21,10 +23,33 @@ pub fn task(number: u64) -> TaskAssignment {
         slot: u32::try_from(number).unwrap(),
         revision: 1,
         spec: TaskSpec::new("demo:1".parse().unwrap()),
+        digest: Some(digest('a')),
         ports: Vec::new(),
         address: Ipv4Addr::new(10, 210, 0, 1 + u8::try_from(number).unwrap()),
         desired: Desired::Running,
     }
+}
+
+/// A digest of one digit.
+pub fn digest(digit: char) -> ImageDigest {
+    format!("sha256:{}", digit.to_string().repeat(64)).parse().unwrap()
+}
+
+/// The name of the image that tests use.
+pub fn tag() -> Reference {
+    Reference::parse("demo:1").unwrap()
+}
+
+/// The image of [`task`], bound to its content.
+pub fn image() -> Reference {
+    tag().pinned(&Digest::parse(digest('a').as_str()).unwrap())
+}
+
+/// A node that has [`image`], and a registry that nobody answers for.
+pub fn images() -> FakeImages {
+    let images = FakeImages::default();
+    images.has(&tag(), image().digest().unwrap().clone());
+    images
 }
 
 /// The port that tests publish.

@@ -102,7 +102,11 @@ impl Manager {
     pub fn in_memory() -> (Self, Dial) {
         let (service, sessions, attached) = service();
         let (dialled, incoming) = mpsc::channel::<Result<DuplexStream, std::io::Error>>(8);
-        let server = tonic::transport::Server::builder().add_service(SessionsServer::new(service));
+        // As real managers have them: a stream that nobody reads must leave room for the session beside it.
+        let server = tonic::transport::Server::builder()
+            .initial_stream_window_size(Some(128 << 10))
+            .initial_connection_window_size(Some(32 << 20))
+            .add_service(SessionsServer::new(service));
         let serve = server.serve_with_incoming(ReceiverStream::new(incoming));
         let server = tokio::spawn(async move { serve.await.unwrap() });
         let dial: Dial = Arc::new(move || dial(dialled.clone()).boxed());
@@ -162,6 +166,11 @@ impl Session {
     pub async fn ended(mut self) {
         let end = async { while self.from_worker.recv().await.is_some() {} };
         timeout(PATIENCE, end).await.expect("the worker leaves");
+    }
+
+    /// Ends the session with an error.
+    pub async fn refuse(self, status: Status) {
+        self.to_worker.send(Err(status)).await.expect("the session goes on");
     }
 
     /// Says one frame.

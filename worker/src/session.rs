@@ -23,10 +23,11 @@ use warren_image::Imported;
 use warren_runtime::Runtime;
 use warren_types::{ClusterId, NodeId};
 
-#[cfg(test)]
+pub(crate) use attach::{Services, TaskLogs};
 pub(crate) use dial::channel;
 pub(crate) use dial::{Connected, DialError, Dialer};
 
+use crate::garbage::Pressure;
 use crate::node::NodeOverrides;
 use crate::node::health::Health;
 use crate::node::usage::Meter;
@@ -56,11 +57,15 @@ pub(crate) struct Context {
     pub overrides: NodeOverrides,
     pub meter: Arc<Meter>,
     pub health: Arc<Health>,
-    pub import: Import,
+    /// What managers may ask for by a stream.
+    pub services: Arc<Services>,
+    pub pressure: Pressure,
     pub loops: Loops,
     pub chance: Chance,
     /// Whether a manager has welcomed this node.
     pub connected: watch::Sender<bool>,
+    /// Why the node is none of its cluster any more, in a manager's words.
+    pub removed: watch::Sender<Option<String>>,
 }
 
 /// Keeps a session until the agent stops.
@@ -85,7 +90,11 @@ pub(crate) async fn run(context: Arc<Context>, dial: Dial, stop: CancellationTok
             Ok((manager, ended)) => tracing::info!(manager, reason = %ended, was_welcome, "session ended"),
             Err(error) => tracing::info!(%error, failures = backoff.failures(), "no session"),
         }
-        let wait = backoff.next_delay((context.chance)());
+        // Whoever was removed is only let in again by joining, and must not bother managers meanwhile.
+        let wait = match context.removed.borrow().is_some() {
+            true => LONGEST_WAIT,
+            false => backoff.next_delay((context.chance)()),
+        };
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(wait) => {}

@@ -8,18 +8,21 @@ use futures::FutureExt;
 use tokio::sync::{Notify, OnceCell, RwLock, Semaphore, watch};
 use warren_control::{Chance, Clock, Loops, NotStopped, Shutdown, SystemClock, system_chance};
 use warren_image::{Images, ImportOptions};
+use warren_logger::{Programs, ensure_installed};
 use warren_security::files::{FileError, ensure_private_dir};
-use warren_security::{LiveCertificate, Role, Roots, TlsError, client_config};
+use warren_security::{LiveCertificate, MembershipStore, Role, Roots, TlsError, client_config};
 use warren_types::{ClusterId, NodeId};
 
 use crate::cache::Cache;
+use crate::certificate::Renewal;
 use crate::doors::Doors;
+use crate::garbage::{self, Shelf};
 use crate::handlers::files::Directories;
 use crate::handlers::ports::Ports;
 use crate::node::NodeOverrides;
 use crate::node::health::{Condition, Health};
 use crate::node::usage::Meter;
-use crate::session::{self, Archive, Context, Dial, Dialer, Import};
+use crate::session::{self, Archive, Context, Dial, Dialer, Import, Services, TaskLogs};
 use crate::tasks::supervisor::{Parts, Supervisor};
 use crate::tasks::{Driver, Ground, NOT_YET};
 use crate::wishes::Wishes;
@@ -34,7 +37,8 @@ const CACHE_RETRY: Duration = Duration::from_secs(10);
 /// What a worker must be told.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Holds `worker/cache.json` (disposable), `worker/spool` and `tasks/<id>`.
+    /// Holds `worker/cache.json` (disposable), `worker/spool`, `worker/bin` and `tasks/<id>`. Programs must be
+    /// executable there.
     pub data_dir: PathBuf,
     /// Addresses of managers, each `host:port`; dialled in turn.
     pub managers: Vec<String>,
@@ -46,6 +50,8 @@ pub struct Config {
     pub overrides: NodeOverrides,
     /// The largest image archive that is accepted, in bytes, packed and unpacked each.
     pub max_archive: u64,
+    /// Where renewed certificates go; `None` where somebody else renews them.
+    pub membership: Option<MembershipStore>,
 }
 
 /// Why a worker could not start.
@@ -63,6 +69,9 @@ pub enum StartError {
     /// The data directory cannot be used.
     #[error(transparent)]
     DataDir(#[from] FileError),
+    /// The programs that containers are run with could not be written.
+    #[error(transparent)]
+    Programs(#[from] warren_logger::Error),
 }
 
 /// Why a worker cannot take on tasks now.
@@ -107,6 +116,7 @@ pub struct Worker {
     cache: Cache,
     wishes: watch::Receiver<Wishes>,
     connected: watch::Receiver<bool>,
+    removed: watch::Receiver<Option<String>>,
     ground: watch::Receiver<Ground>,
     health: Arc<Health>,
 }
@@ -131,23 +141,43 @@ impl Worker {
         let own = config.data_dir.join("worker");
         ensure_private_dir(&own)?;
         ensure_private_dir(&own.join("spool"))?;
+        let programs = install(own.join("bin")).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let shutdown = Shutdown::new();
         let loops = Loops::new(shutdown.clone(), Arc::clone(&clock), Arc::clone(&chance));
         let cache = Cache::new(own.join("cache.json"), cluster, node);
         let (wishes, wanted) = watch::channel(cache.load().await);
         let (connected, connection) = watch::channel(false);
+        let (removed, removal) = watch::channel(None);
         let health = Arc::<Health>::default();
         let (ground, laid) = watch::channel(Ground::Awaited);
+        let directories = Directories::new(config.data_dir.join("tasks"));
         let supervisor = Supervisor::new(Parts {
-            driver: driver(&config, &doors, cluster, laid.clone()),
-            clock,
+            driver: driver(directories.clone(), &doors, programs, cluster, laid.clone()),
+            clock: Arc::clone(&clock),
             shutdown: shutdown.clone(),
             wishes: wanted.clone(),
             health: Arc::clone(&health),
             ground,
         });
         supervisor.start(&loops, &chance);
+        let meter = Arc::new(Meter::new(config.data_dir));
+        let shelf = Arc::new(Shelf {
+            source: Arc::clone(&doors.source),
+            runtime: Arc::clone(&doors.runtime),
+            wishes: wanted.clone(),
+            clock: Arc::clone(&clock),
+        });
+        let pressure = garbage::start(Arc::clone(&shelf), Arc::clone(&meter), &loops, shutdown.token());
+        if let Some(store) = config.membership {
+            let (live, dial, removed) = (config.certificate, Arc::clone(&dial), removed.clone());
+            Renewal { store, live, dial, chance: chance(), clock, removed }.start(&loops);
+        }
+        let services = Services {
+            import: import(doors.images.clone(), own.join("spool"), config.max_archive),
+            logs: TaskLogs { directories, reporter: supervisor.reporter(), wishes: wanted.clone() },
+            shelf,
+        };
         let context = Context {
             cluster,
             node,
@@ -155,12 +185,14 @@ impl Worker {
             reporter: supervisor.reporter(),
             runtime: Arc::clone(&doors.runtime),
             overrides: config.overrides,
-            meter: Arc::new(Meter::new(config.data_dir)),
+            meter,
             health: Arc::clone(&health),
-            import: import(doors.images.clone(), own.join("spool"), config.max_archive),
+            services: Arc::new(services),
+            pressure,
             loops: loops.clone(),
             chance,
             connected,
+            removed,
         };
         shutdown.spawn("worker.session", session::run(Arc::new(context), dial, shutdown.token()));
         shutdown.spawn("worker.cache", keep_cache(cache.clone(), wanted.clone(), shutdown.clone()));
@@ -171,6 +203,7 @@ impl Worker {
             cache,
             wishes: wanted,
             connected: connection,
+            removed: removal,
             ground: laid,
             health,
         })
@@ -188,6 +221,20 @@ impl Worker {
             Ground::Laid => Ok(()),
             Ground::Awaited => Err(NotReady::Network { reason: NOT_YET.to_string() }),
             Ground::Missing(reason) => Err(NotReady::Network { reason }),
+        }
+    }
+
+    /// Waits until a manager says that this node is none of its cluster any more; gives its words. The containers
+    /// keep running.
+    pub fn removed(&self) -> impl Future<Output = String> + use<> {
+        let mut removed = self.removed.clone();
+        async move {
+            // An agent that stops hears of nothing any more.
+            let reason = removed.wait_for(Option::is_some).await.map(|reason| reason.clone()).ok().flatten();
+            match reason {
+                Some(reason) => reason,
+                None => std::future::pending().await,
+            }
         }
     }
 
@@ -245,13 +292,30 @@ fn identity(certificate: &LiveCertificate) -> Result<(ClusterId, NodeId), StartE
     Ok((cluster, identity.id().parse().map_err(|_| wrong())?))
 }
 
+/// Writes the programs that containers are run with, where they are not there yet.
+async fn install(directory: PathBuf) -> Result<Programs, StartError> {
+    let install = move || {
+        ensure_private_dir(&directory)?;
+        Ok(ensure_installed(&directory)?)
+    };
+    tokio::task::spawn_blocking(install).await.expect("writing two files does not panic")
+}
+
 /// What the actors of this node's tasks do their work with.
-fn driver(config: &Config, doors: &Doors, cluster: ClusterId, ground: watch::Receiver<Ground>) -> Driver {
+fn driver(
+    directories: Directories,
+    doors: &Doors,
+    programs: Programs,
+    cluster: ClusterId,
+    ground: watch::Receiver<Ground>,
+) -> Driver {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Driver {
         runtime: Arc::clone(&doors.runtime),
         network: Arc::clone(&doors.network),
-        directories: Directories::new(config.data_dir.join("tasks")),
+        images: Arc::clone(&doors.source),
+        programs,
+        directories,
         ports: Ports::new(Arc::clone(&doors.network)),
         cluster,
         ground,

@@ -1,12 +1,11 @@
 //! `warren service ...`
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use clap::{ArgGroup, Args, Subcommand};
-use warren_types::{Bytes, MilliCpu, PublishedPort};
+use warren_types::Timestamp;
 
-use super::value::{self, Replicas, Scaling, Variable};
+use super::lists::{Added, Additions, Removals};
+use super::spec::SpecArgs;
+use super::value::{self, ModeName, Scaling, Tail};
 
 #[derive(Debug, Subcommand)]
 pub enum ServiceCommand {
@@ -26,14 +25,43 @@ pub enum ServiceCommand {
         #[arg(value_name = "SERVICE")]
         service: String,
     },
+    /// Change a service and wait until its tasks are what it says
+    Update(Box<UpdateArgs>),
+    /// Go back to an earlier revision and wait until the tasks run it
+    Rollback(RollbackArgs),
+    /// List the revisions of a service, and what each changed
+    History {
+        /// A name, an id, or the beginning of one
+        #[arg(value_name = "SERVICE")]
+        service: String,
+    },
+    /// Print what the tasks of services wrote
+    Logs {
+        /// Names, ids, or beginnings of ids
+        #[arg(required = true, value_name = "SERVICE")]
+        services: Vec<String>,
+        #[command(flatten)]
+        lines: LogArgs,
+    },
     /// Change how many replicas services have and wait until they run
     Scale(ScaleArgs),
     /// Remove services and wait until their tasks are gone
     Rm(RemoveArgs),
 }
 
+/// What `update --help` says last.
+const RULES: &str = "\
+What is not said stays as it is. An empty value (--memory=) takes a setting back to its default, and so does a \
+--command or --arg whose only word is empty.
+Lists first lose what -rm names, then gain; an item with the key of another (name, path in the container) takes \
+its place. What is not there is gone already.
+--cap-add of a capability that was dropped makes it one of the default ones again, and the other way round.
+A colon within a path is written \\:";
+
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("the name").required(true).args(["positional_name", "name"]))]
+#[command(group = ArgGroup::new("the image").required(true).args(["image"]))]
+#[command(after_help = "A colon within a path is written \\:")]
 pub struct CreateArgs {
     /// Name of the service
     #[arg(value_name = "NAME")]
@@ -41,54 +69,66 @@ pub struct CreateArgs {
     /// Name of the service, as a flag
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Image to run
-    #[arg(long, value_name = "REFERENCE")]
-    pub image: String,
-    /// How many tasks to run
-    #[arg(long, default_value_t = Replicas(1), value_name = "N", allow_negative_numbers = true)]
-    pub replicas: Replicas,
-    /// How tasks are spread: replicated
-    #[arg(long, value_name = "MODE", value_parser = value::mode)]
-    pub mode: Option<()>,
-    /// Label of the service (repeatable)
-    #[arg(long, value_name = "KEY=VALUE", value_parser = value::label)]
-    pub label: Vec<(String, String)>,
-    /// Environment variable; without a value it is taken from this command's environment (repeatable)
-    #[arg(long, short, value_name = "NAME[=VALUE]", value_parser = value::variable)]
-    pub env: Vec<Variable>,
-    /// File with a variable per line; # starts a comment (repeatable)
-    #[arg(long, value_name = "FILE")]
-    pub env_file: Vec<PathBuf>,
-    /// Replaces the image's ENTRYPOINT; one word each (repeatable)
-    #[arg(long, value_name = "WORD", alias = "entrypoint", allow_hyphen_values = true)]
-    pub command: Vec<String>,
-    /// Replaces the image's CMD; one word each (repeatable)
-    #[arg(long, value_name = "WORD", allow_hyphen_values = true, conflicts_with = "args")]
-    pub arg: Vec<String>,
-    /// Replaces the image's CMD: all words after --
-    #[arg(last = true, value_name = "ARGS")]
-    pub args: Vec<String>,
-    /// Most CPU a task may use, like 0.5 or 500m
-    #[arg(long, value_name = "CPUS")]
-    pub cpus: Option<MilliCpu>,
-    /// Most memory a task may use, like 256Mi or 256M
-    #[arg(long, value_name = "BYTES")]
-    pub memory: Option<Bytes>,
-    /// CPU that is set aside for each task
-    #[arg(long, value_name = "CPUS")]
-    pub reserve_cpus: Option<MilliCpu>,
-    /// Memory that is set aside for each task
-    #[arg(long, value_name = "BYTES")]
-    pub reserve_memory: Option<Bytes>,
-    /// Time between the stop signal and SIGKILL
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration)]
-    pub stop_grace: Duration,
-    /// Open a port on the nodes that run tasks (repeatable)
-    #[arg(long, short, value_name = "[IP:]HOST:CONTAINER[/tcp][,mode=host]", value_parser = value::publish)]
-    pub publish: Vec<PublishedPort>,
+    /// How tasks are spread: replicated, or global for one on every node that may run it
+    #[arg(long, value_name = "MODE", value_parser = value::mode, default_value = "replicated")]
+    pub mode: ModeName,
+    #[command(flatten)]
+    pub spec: SpecArgs,
+    #[command(flatten)]
+    pub lists: Additions,
     /// Do not wait
     #[arg(long, short)]
     pub detach: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = RULES)]
+pub struct UpdateArgs {
+    /// A name, an id, or the beginning of one
+    #[arg(value_name = "SERVICE")]
+    pub service: String,
+    /// New tasks also where nothing is different
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub spec: SpecArgs,
+    #[command(flatten)]
+    pub added: Added,
+    #[command(flatten)]
+    pub removed: Removals,
+    /// Do not wait
+    #[arg(long, short)]
+    pub detach: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RollbackArgs {
+    /// A name, an id, or the beginning of one
+    #[arg(value_name = "SERVICE")]
+    pub service: String,
+    /// Number of the revision to go back to; see `service history` [default: the one before the current]
+    #[arg(long, value_name = "REVISION")]
+    pub to: Option<u64>,
+    /// Do not wait
+    #[arg(long, short)]
+    pub detach: bool,
+}
+
+/// Which lines of logs.
+#[derive(Debug, Clone, Args)]
+pub struct LogArgs {
+    /// Go on with what is written from now on
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Only so many of the last lines of each task, or all
+    #[arg(long, value_name = "N|all", value_parser = value::tail, default_value = "all")]
+    pub tail: Tail,
+    /// Only lines since then
+    #[arg(long, value_name = "DURATION|TIME", value_parser = value::since)]
+    pub since: Option<Timestamp>,
+    /// Begin each line with when it was written
+    #[arg(long, short)]
+    pub timestamps: bool,
 }
 
 #[derive(Debug, Args)]

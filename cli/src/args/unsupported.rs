@@ -3,21 +3,16 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Flags of `service create`.
-const CREATE_FLAGS: &[&str] = &[
+/// Flags of `service create`, and of `service update`, where lists have `-add` and `-rm` behind them.
+const SERVICE_FLAGS: &[&str] = &[
     "--affinity",
     "--alias",
     "--anti-affinity",
     "--backoff-limit",
-    "--bind",
     "--canary-steps",
-    "--cap-add",
-    "--cap-drop",
     "--completions",
     "--config",
-    "--constraint",
     "--deadline",
-    "--device",
     "--dns",
     "--drain-delay",
     "--endpoint-mode",
@@ -30,58 +25,36 @@ const CREATE_FLAGS: &[&str] = &[
     "--health-start-period",
     "--health-tcp",
     "--health-timeout",
-    "--host",
-    "--hostname",
-    "--init",
-    "--log-files",
-    "--log-max-size",
-    "--max-per-node",
     "--network",
-    "--no-new-privileges",
     "--on-disconnect",
-    "--oom-score-adj",
     "--overlap",
     "--parallelism",
-    "--pids",
     "--prefer",
     "--priority",
-    "--privileged",
     "--progress-deadline",
-    "--pull",
-    "--read-only",
     "--registry-credential",
     "--replace-after",
     "--resource",
-    "--restart",
-    "--restart-delay",
-    "--restart-max",
-    "--restart-window",
     "--schedule",
-    "--seccomp",
     "--secret",
-    "--shm-size",
-    "--stop-signal",
     "--strategy",
-    "--sysctl",
     "--timezone",
-    "--tmpfs",
     "--toleration",
-    "--tty",
-    "--ulimit",
     "--update-delay",
     "--update-failure-ratio",
     "--update-monitor",
     "--update-on-failure",
     "--update-order",
     "--update-parallelism",
-    "--user",
     "--user-namespace",
     "--volume",
-    "--workdir",
 ];
 
 /// Flags of `manager init`.
-const INIT_FLAGS: &[&str] = &["--force-new-cluster", "--label", "--runtime", "--taint"];
+const INIT_FLAGS: &[&str] = &["--force-new-cluster", "--taint"];
+
+/// Flags of `node update` and `node drain`.
+const NODE_FLAGS: &[&str] = &["--deadline", "--taint-add", "--taint-rm"];
 
 /// Commands, each with the noun before it.
 const COMMANDS: &[&str] = &[
@@ -95,9 +68,6 @@ const COMMANDS: &[&str] = &[
     "config",
     "context",
     "diff",
-    "image ls",
-    "image prune",
-    "image pull",
     "login",
     "manager backup",
     "manager demote",
@@ -108,34 +78,23 @@ const COMMANDS: &[&str] = &[
     "manager rm",
     "manager transfer-leadership",
     "network",
-    "node drain",
-    "node ps",
-    "node rm",
-    "node update",
     "registry",
     "rm",
     "secret",
     "service exec",
-    "service history",
-    "service logs",
     "service pause",
     "service promote",
     "service resume",
-    "service rollback",
     "service top",
-    "service update",
     "system",
     "task attach",
     "task cp",
     "task events",
     "task exec",
-    "task logs",
     "task port-forward",
     "task restart",
-    "token",
     "top",
     "volume",
-    "worker",
 ];
 
 /// What of `arguments` (without the program's name) this version does not support yet, if that is what
@@ -150,12 +109,15 @@ pub fn find(error: &clap::Error, command: &clap::Command, arguments: &[String]) 
         ErrorKind::UnknownArgument => {
             let flag = text(ContextKind::InvalidArg)?;
             let flag = flag.split('=').next().unwrap_or(flag);
-            let known = match path.as_str() {
-                "service create" => CREATE_FLAGS,
-                "manager init" | "manager run" => INIT_FLAGS,
+            let list = flag.strip_suffix("-add").or_else(|| flag.strip_suffix("-rm")).unwrap_or(flag);
+            let (known, plain) = match path.as_str() {
+                "service create" => (SERVICE_FLAGS, flag),
+                "service update" => (SERVICE_FLAGS, list),
+                "manager init" | "manager run" => (INIT_FLAGS, flag),
+                "node update" | "node drain" => (NODE_FLAGS, flag),
                 _ => return None,
             };
-            known.contains(&flag).then(|| format!("{flag} of `warren {path}`"))
+            known.contains(&plain).then(|| format!("{flag} of `warren {path}`"))
         }
         ErrorKind::InvalidSubcommand => {
             let unknown = text(ContextKind::InvalidSubcommand)?;
@@ -199,12 +161,17 @@ mod tests {
         let network = Some("--network of `warren service create`");
         check("service create web --image nginx --network front", network);
         check("service create web --network=front", network);
-        check("-o json service create --tty web --image nginx", Some("--tty of `warren service create`"));
+        check("-o json service create --dns=x web --image nginx", Some("--dns of `warren service create`"));
+        check("service update web --update-delay 5s", Some("--update-delay of `warren service update`"));
+        check("service update web --network-add x", Some("--network-add of `warren service update`"));
+        check("service update web --secret-rm=x", Some("--secret-rm of `warren service update`"));
+        check("service update web --netwrk-add x", None);
+        check("node update n --taint-add a=b", Some("--taint-add of `warren node update`"));
+        check("node drain n --deadline 5m", Some("--deadline of `warren node drain`"));
         check("service create web --image nginx --netwrk x", None);
         check("service ls --network x", None);
         check("manager init --taint a=b", Some("--taint of `warren manager init`"));
-        check("service update web", Some("`warren service update`"));
-        check("worker join a:1 --token t", Some("`warren worker`"));
+        check("service pause web", Some("`warren service pause`"));
         check("service updat web", None);
         check("service create web --image nginx --replicas x", None);
     }
@@ -220,13 +187,26 @@ mod tests {
             }
             assert!(command.is_none(), "{line}");
         }
-        let create = root.find_subcommand("service").and_then(|service| service.find_subcommand("create"));
-        let supported = create.unwrap().get_arguments().flat_map(|a| a.get_long_and_visible_aliases());
-        let supported: Vec<&str> = supported.flatten().collect();
-        assert!(supported.contains(&"publish"));
-        for flag in CREATE_FLAGS {
-            assert!(!supported.contains(&flag.trim_start_matches("--")), "{flag}");
+        let flags = |noun: &str, verb: &str| {
+            let verb = root.find_subcommand(noun).and_then(|noun| noun.find_subcommand(verb)).unwrap();
+            let flags = verb.get_arguments().filter_map(clap::Arg::get_long_and_visible_aliases).flatten();
+            flags.map(|flag| format!("--{flag}")).collect::<Vec<String>>()
+        };
+        assert!(flags("service", "create").contains(&"--publish".to_owned()));
+        for (noun, verb, unsupported) in [
+            ("service", "create", SERVICE_FLAGS),
+            ("service", "update", SERVICE_FLAGS),
+            ("manager", "init", INIT_FLAGS),
+            ("node", "update", NODE_FLAGS),
+            ("node", "drain", NODE_FLAGS),
+        ] {
+            for flag in flags(noun, verb) {
+                let plain = flag.trim_end_matches("-add").trim_end_matches("-rm");
+                let listed = unsupported.contains(&flag.as_str()) || unsupported.contains(&plain);
+                assert!(!listed, "{noun} {verb} {flag}");
+            }
         }
-        assert!(CREATE_FLAGS.is_sorted() && COMMANDS.is_sorted() && INIT_FLAGS.is_sorted());
+        assert!(SERVICE_FLAGS.is_sorted() && COMMANDS.is_sorted() && INIT_FLAGS.is_sorted());
+        assert!(NODE_FLAGS.is_sorted());
     }
 }

@@ -1,13 +1,21 @@
 //! Values of flags, as people write them.
 
+mod container;
+mod mount;
+mod setting;
+mod time;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
-use warren_client::Address;
 use warren_types::{Protocol, PublishMode, PublishedPort};
+
+pub use container::{ModeName, device, host, host_removal, mode, role, sysctl, ulimit};
+pub use mount::{bind, tmpfs};
+pub use setting::{Setting, setting, text};
+pub use time::{Tail, Ttl, since, tail, ttl};
 
 /// A wanted number of replicas as it was given: negative ones are refused with their field's path, like
 /// everything else that is wrong with a spec.
@@ -25,44 +33,6 @@ impl FromStr for Replicas {
 impl fmt::Display for Replicas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// Where other machines reach this one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Advertise {
-    /// An address or a name; an IPv6 address without brackets.
-    pub host: String,
-    /// `None` is the port that is listened on.
-    pub port: Option<u16>,
-}
-
-impl FromStr for Advertise {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(ip) = text.parse::<IpAddr>() {
-            return Ok(Self { host: ip.to_string(), port: None });
-        }
-        // A name without a port is one that has a port when one is added.
-        let (address, given) = match text.parse::<Address>() {
-            Ok(_) => (text.to_owned(), true),
-            Err(_) => (format!("{text}:1"), false),
-        };
-        let known = address.parse::<Address>().ok().and_then(|_| address.rsplit_once(':'));
-        let (host, port) = known.ok_or("give HOST or HOST:PORT, like 10.0.0.7:8080")?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Ok(Self { host, port: port.parse().ok().filter(|_| given) })
-    }
-}
-
-impl fmt::Display for Advertise {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.port, self.host.contains(':')) {
-            (None, _) => f.write_str(&self.host),
-            (Some(port), false) => write!(f, "{}:{port}", self.host),
-            (Some(port), true) => write!(f, "[{}]:{port}", self.host),
-        }
     }
 }
 
@@ -117,7 +87,13 @@ pub fn variable(text: &str) -> Result<Variable, String> {
 pub fn variables(file: &str) -> Result<Vec<Variable>, String> {
     let lines = file.lines().enumerate().map(|(i, line)| (i + 1, line.trim_start()));
     let meant = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    meant.map(|(number, line)| variable(line).map_err(|why| format!("line {number}: {why}"))).collect()
+    let read = |line: &str| match variable(line)? {
+        Variable { name, .. } if name.contains(char::is_whitespace) => {
+            Err(format!("{name:?} has blanks, which no name of a variable has"))
+        }
+        variable => Ok(variable),
+    };
+    meant.map(|(number, line)| read(line).map_err(|why| format!("line {number}: {why}"))).collect()
 }
 
 /// A duration in whole milliseconds, like `10s`, `1m30s`, `500ms`.
@@ -128,31 +104,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Err("is finer than a millisecond".to_owned());
     }
     Ok(duration)
-}
-
-pub fn range(text: &str) -> Result<Ipv4Net, String> {
-    let net: Ipv4Net = text.parse().map_err(|_| "give an IPv4 range like 10.210.0.0/16".to_owned())?;
-    if net != net.trunc() {
-        return Err(format!("has bits behind its prefix; the range is {}", net.trunc()));
-    }
-    Ok(net)
-}
-
-/// Checked here, so that a wrong filter is a usage error and not a silent default.
-pub fn log_filter(text: &str) -> Result<String, String> {
-    let parsed = tracing_subscriber::EnvFilter::builder().parse(text);
-    parsed.map(|_| text.to_owned()).map_err(|why| why.to_string())
-}
-
-/// The one mode that there is.
-pub fn mode(text: &str) -> Result<(), String> {
-    match text {
-        "replicated" => Ok(()),
-        "global" | "job" | "global-job" | "cron" => {
-            Err(format!("{text} is not supported by this version; replicated is"))
-        }
-        _ => Err("give replicated".to_owned()),
-    }
 }
 
 /// `[IP:]HOST:CONTAINER[/tcp][,mode=host]`.
@@ -182,6 +133,33 @@ pub fn publish(text: &str) -> Result<PublishedPort, String> {
     let (host_port, container_port) = (port(host)?, port(container)?);
     let (protocol, mode) = (Protocol::Tcp, PublishMode::Host);
     Ok(PublishedPort { host_ip, host_port, container_port, protocol, mode })
+}
+
+/// What of a service's published ports is taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unpublish {
+    /// This one.
+    Port(PublishedPort),
+    /// All with this port of the node.
+    HostPort(u16),
+}
+
+impl Unpublish {
+    /// Whether `port` is meant.
+    pub fn is(self, port: &PublishedPort) -> bool {
+        match self {
+            Self::Port(unwanted) => unwanted == *port,
+            Self::HostPort(unwanted) => unwanted == port.host_port,
+        }
+    }
+}
+
+/// A port as it was published, or only its port of the node.
+pub fn unpublish(text: &str) -> Result<Unpublish, String> {
+    match text.contains(':') {
+        true => publish(text).map(Unpublish::Port),
+        false => port(text).map(Unpublish::HostPort),
+    }
 }
 
 fn host_address(text: &str) -> Result<Ipv4Addr, String> {
@@ -229,6 +207,19 @@ mod tests {
     }
 
     #[test]
+    fn ports_are_taken_away_whole_or_by_the_port_of_the_node() {
+        let [all, one] = ["8080:80", "127.0.0.1:8080:80"].map(|text| publish(text).unwrap());
+        let removes = |text: &str| [all, one].map(|port| unpublish(text).unwrap().is(&port));
+        assert_eq!(removes("8080"), [true, true]);
+        assert_eq!(removes("8080:80"), [true, false]);
+        assert_eq!(removes("127.0.0.1:8080:80"), [false, true]);
+        assert_eq!(removes("80"), [false, false]);
+        for bad in ["", "0", "x", "8080:", "1:2:3:4"] {
+            assert!(unpublish(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn variables_may_have_anything_in_their_values() {
         let some = |name: &str, value: &str| Variable { name: name.into(), value: Some(value.into()) };
         assert_eq!(variable("A=b=c"), Ok(some("A", "b=c")));
@@ -240,6 +231,8 @@ mod tests {
             [some("A", "1"), some("B", "two words # kept"), Variable { name: "C".into(), value: None }];
         assert_eq!(variables(file), Ok(wanted.to_vec()));
         assert_eq!(variables("A=1\n=2").unwrap_err()[..7], *"line 2:");
+        let blank = "line 1: \"export A\" has blanks, which no name of a variable has";
+        assert_eq!(variables("export A=1").unwrap_err(), blank);
     }
 
     #[test]
@@ -261,34 +254,5 @@ mod tests {
         for bad in ["", "10", "-1s", "1us", "x"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn ranges_have_nothing_behind_their_prefix() {
-        assert!(range("10.210.0.0/16").is_ok());
-        assert_eq!(
-            range("10.210.0.1/16").unwrap_err(),
-            "has bits behind its prefix; the range is 10.210.0.0/16"
-        );
-        assert!(range("10.210.0.0").is_err() && range("fd00::/8").is_err());
-    }
-
-    #[test]
-    fn what_is_advertised_may_have_a_port() {
-        for text in ["10.0.0.7", "10.0.0.7:8080", "::1", "[::1]:8080", "node-1.example.org", "node-1:1"] {
-            let advertise: Advertise = text.parse().unwrap();
-            assert_eq!(advertise.to_string(), text);
-            assert_eq!(advertise.port.is_some(), text.contains(':') && text != "::1", "{text}");
-        }
-        for bad in ["", ":80", "a b", "a:x", "a:0"] {
-            assert!(bad.parse::<Advertise>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn only_the_replicated_mode_is_there() {
-        assert_eq!(mode("replicated"), Ok(()));
-        assert_eq!(mode("global").unwrap_err(), "global is not supported by this version; replicated is");
-        assert_eq!(mode("x").unwrap_err(), "give replicated");
     }
 }

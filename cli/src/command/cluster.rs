@@ -1,5 +1,7 @@
 //! `warren cluster ...`
 
+use std::collections::BTreeSet;
+
 use crate::args::{ClusterCommand, Global};
 use crate::connect::connect;
 use crate::failure::{Exit, Failure};
@@ -17,19 +19,20 @@ pub async fn run(global: &Global, command: ClusterCommand) -> Result<(), Failure
 async fn info(global: &Global) -> Result<(), Failure> {
     let what = "the cluster was not asked";
     let client = connect(global, what).await?;
-    let info = client.cluster().info().await.map_err(|error| Failure::of_client(what, error))?;
+    let info = client.cluster().info().await.map_err(|error| crate::failure::of_client(what, error))?;
     output::document(global.output, &InfoView::new(info, client.address()))
 }
 
 async fn loops(global: &Global, name: Option<String>) -> Result<(), Failure> {
     let what = "background loops were not listed";
     let client = connect(global, what).await?;
-    let mut loops = client.cluster().loops().await.map_err(|error| Failure::of_client(what, error))?;
+    let mut loops = client.cluster().loops().await.map_err(|error| crate::failure::of_client(what, error))?;
     if let Some(name) = name {
-        let names: Vec<String> = loops.iter().map(|known| known.name.clone()).collect();
+        // Several nodes have loops of the same name.
+        let names: BTreeSet<String> = loops.iter().map(|known| known.name.clone()).collect();
         loops.retain(|known| known.name == name);
         if loops.is_empty() {
-            let why = format!("there is no loop {name}; there are: {}", names.join(", "));
+            let why = format!("there is no loop {name}; there are: {}", Vec::from_iter(names).join(", "));
             return Err(Failure::new(Exit::NotFound, what, why, "choose one of those"));
         }
     }

@@ -1,23 +1,39 @@
 //! `warren node ...`
 
-use crate::args::{Global, NodeCommand};
+mod drain;
+
+use std::collections::BTreeMap;
+
+use warren_client::{Client, NodeChange, TaskFilter};
+use warren_types::{Availability, Violations};
+
+use crate::args::{Format, Global, NodeCommand, NodeUpdateArgs};
 use crate::connect::connect;
 use crate::failure::Failure;
 use crate::output;
 use crate::view::node::NodeView;
 use crate::view::now;
+use crate::view::task::TaskView;
 
 pub async fn run(global: &Global, command: NodeCommand) -> Result<(), Failure> {
     match command {
         NodeCommand::Ls => ls(global).await,
         NodeCommand::Inspect { node } => inspect(global, &node).await,
+        NodeCommand::Ps { nodes } => ps(global, &nodes).await,
+        NodeCommand::Update(args) => update(global, args).await,
+        NodeCommand::Drain { node, detach } => {
+            let availability = Some(Availability::Drain);
+            let (label_add, label_rm) = (Vec::new(), Vec::new());
+            update(global, NodeUpdateArgs { node, label_add, label_rm, availability, detach }).await
+        }
+        NodeCommand::Rm { nodes, force } => rm(global, &nodes, force).await,
     }
 }
 
 async fn ls(global: &Global) -> Result<(), Failure> {
     let what = "nodes were not listed";
     let client = connect(global, what).await?;
-    let nodes = client.nodes().list().await.map_err(|error| Failure::of_client(what, error))?;
+    let nodes = client.nodes().list().await.map_err(|error| crate::failure::of_client(what, error))?;
     let nodes = nodes.into_iter().map(NodeView::try_from).collect::<Result<Vec<_>, _>>()?;
     output::list(global.output, &nodes, now())
 }
@@ -25,6 +41,73 @@ async fn ls(global: &Global) -> Result<(), Failure> {
 async fn inspect(global: &Global, node: &str) -> Result<(), Failure> {
     let what = format!("node {node} was not found");
     let client = connect(global, &what).await?;
-    let found = client.nodes().get(node).await.map_err(|error| Failure::of_client(what, error))?;
+    show(global, &client, node, what).await
+}
+
+async fn show(global: &Global, client: &Client, node: &str, what: String) -> Result<(), Failure> {
+    let found = client.nodes().get(node).await.map_err(|error| crate::failure::of_client(what, error))?;
     output::document(global.output, &NodeView::try_from(found)?)
+}
+
+async fn ps(global: &Global, nodes: &[String]) -> Result<(), Failure> {
+    let what = "tasks were not listed";
+    let client = connect(global, what).await?;
+    let mut tasks = Vec::new();
+    for node in nodes {
+        // Found first, so that one that does not exist is told from one without tasks.
+        let failed = |error| crate::failure::of_client(what, error);
+        let node = client.nodes().get(node).await.map_err(failed)?.id;
+        let filter = TaskFilter { node, ..TaskFilter::default() };
+        for task in client.tasks().list(filter).await.map_err(failed)? {
+            tasks.push(TaskView::try_from(task)?);
+        }
+    }
+    tasks.sort_by_cached_key(TaskView::order);
+    output::list(global.output, &tasks, now())
+}
+
+async fn update(global: &Global, args: NodeUpdateArgs) -> Result<(), Failure> {
+    let what = format!("node {} was not updated", args.node);
+    let change = change(&args).map_err(|fields| Failure::invalid(&what, fields))?;
+    let client = connect(global, &what).await?;
+    let updated = client.nodes().update(&args.node, &change).await;
+    let updated = updated.map_err(|error| crate::failure::of_client(&what, error))?;
+    eprintln!("node {} updated", updated.name);
+    if args.availability == Some(Availability::Drain) && !args.detach {
+        drain::until_empty(&client, &updated, global.timeout).await?;
+    }
+    match global.output {
+        Format::Table | Format::Wide => output::print(&format!("{}\n", updated.name)),
+        Format::Json | Format::Yaml => {
+            let what = "the node is updated, but cannot be shown".to_owned();
+            show(global, &client, &updated.id, what).await
+        }
+    }
+}
+
+fn change(args: &NodeUpdateArgs) -> Result<NodeChange, Violations> {
+    let NodeUpdateArgs { node: _, label_add: given, label_rm, availability, detach: _ } = args;
+    let mut wrong = Violations::default();
+    let mut label_add = BTreeMap::new();
+    for (key, value) in given {
+        if label_add.insert(key.clone(), value.clone()).is_some() {
+            wrong.add(format!("labels[{key:?}]"), "is given twice");
+        }
+        if label_rm.contains(key) {
+            wrong.add(format!("labels[{key:?}]"), "is to be added and to be removed; give one of the two");
+        }
+    }
+    let label_rm = label_rm.iter().cloned().collect();
+    wrong.into_result(NodeChange { version: None, label_add, label_rm, availability: *availability })
+}
+
+async fn rm(global: &Global, nodes: &[String], force: bool) -> Result<(), Failure> {
+    let client = connect(global, "no node was removed").await?;
+    for node in nodes {
+        let removed = client.nodes().remove(node, force).await;
+        let what = format!("node {node} was not removed");
+        let removed = removed.map_err(|error| crate::failure::of_client(what, error))?;
+        output::print(&format!("{}\n", removed.name))?;
+    }
+    Ok(())
 }

@@ -1,8 +1,11 @@
 //! `warren service ...`
 
 mod create;
+mod environment;
 mod remove;
 mod scale;
+mod spec;
+mod update;
 
 use warren_client::{Client, TaskFilter};
 use warren_proto::v1;
@@ -21,6 +24,10 @@ pub async fn run(global: &Global, command: ServiceCommand) -> Result<(), Failure
         ServiceCommand::Ls => ls(global).await,
         ServiceCommand::Ps { services } => ps(global, &services).await,
         ServiceCommand::Inspect { service } => inspect(global, &service).await,
+        ServiceCommand::Update(args) => update::run(global, *args).await,
+        ServiceCommand::Rollback(args) => update::rollback(global, args).await,
+        ServiceCommand::History { service } => update::history(global, &service).await,
+        ServiceCommand::Logs { services, lines } => super::logs::services(global, services, &lines).await,
         ServiceCommand::Scale(args) => scale::run(global, args).await,
         ServiceCommand::Rm(args) => remove::run(global, args).await,
     }
@@ -29,7 +36,7 @@ pub async fn run(global: &Global, command: ServiceCommand) -> Result<(), Failure
 async fn ls(global: &Global) -> Result<(), Failure> {
     let what = "services were not listed";
     let client = connect(global, what).await?;
-    let services = client.services().list().await.map_err(|error| Failure::of_client(what, error))?;
+    let services = client.services().list().await.map_err(|error| crate::failure::of_client(what, error))?;
     let services = services.into_iter().map(ServiceView::try_from).collect::<Result<Vec<_>, _>>()?;
     output::list(global.output, &services, now())
 }
@@ -42,7 +49,8 @@ async fn ps(global: &Global, services: &[String]) -> Result<(), Failure> {
         // Found first, so that one that does not exist is told from one without tasks.
         let id = find(&client, service, what).await?.id;
         let filter = TaskFilter { service: id, ..TaskFilter::default() };
-        let found = client.tasks().list(filter).await.map_err(|error| Failure::of_client(what, error))?;
+        let found =
+            client.tasks().list(filter).await.map_err(|error| crate::failure::of_client(what, error))?;
         for task in found {
             tasks.push(TaskView::try_from(task)?);
         }
@@ -59,5 +67,5 @@ async fn inspect(global: &Global, service: &str) -> Result<(), Failure> {
 }
 
 async fn find(client: &Client, service: &str, what: &str) -> Result<v1::Service, Failure> {
-    client.services().get(service).await.map_err(|error| Failure::of_client(what, error))
+    client.services().get(service).await.map_err(|error| crate::failure::of_client(what, error))
 }

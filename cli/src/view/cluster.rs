@@ -35,6 +35,9 @@ pub struct InfoView {
     log_held: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     log_held_since: Option<Time>,
+    /// What join tokens carry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ca_digest: Option<String>,
 }
 
 impl InfoView {
@@ -60,6 +63,7 @@ impl InfoView {
             log_bytes_written: wire.log_bytes_written,
             log_held: given(wire.log_held),
             log_held_since: wire.log_held_since.map(Time::new),
+            ca_digest: given(wire.ca_digest),
         }
     }
 }
@@ -68,6 +72,9 @@ impl InfoView {
 #[serde(rename_all = "camelCase")]
 pub struct LoopView {
     name: String,
+    /// Whose it is; left out for the manager that answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
     /// Left out for a loop that runs only when woken.
     #[serde(skip_serializing_if = "Option::is_none")]
     interval: Option<String>,
@@ -85,17 +92,29 @@ pub struct LoopView {
 
 impl From<v1::Loop> for LoopView {
     fn from(wire: v1::Loop) -> Self {
-        let took = Duration::from_micros(wire.last_duration_us);
+        let v1::Loop {
+            name,
+            interval_ms,
+            running,
+            last_run_at,
+            last_duration_us,
+            last_error,
+            runs,
+            failures,
+            node,
+        } = wire;
+        let took = Duration::from_micros(last_duration_us);
         Self {
             took,
-            name: wire.name,
-            interval: (wire.interval_ms != 0).then(|| duration(Duration::from_millis(wire.interval_ms))),
-            running: wire.running,
-            last_run_at: wire.last_run_at.map(Time::new),
+            name,
+            node: given(node),
+            interval: (interval_ms != 0).then(|| duration(Duration::from_millis(interval_ms))),
+            running,
+            last_run_at: last_run_at.map(Time::new),
             last_duration: duration(took),
-            runs: wire.runs,
-            failures: wire.failures,
-            last_error: given(wire.last_error),
+            runs,
+            failures,
+            last_error: given(last_error),
         }
     }
 }
@@ -103,6 +122,7 @@ impl From<v1::Loop> for LoopView {
 impl Row for LoopView {
     const COLUMNS: &'static [Column] = &[
         column("NAME"),
+        column("NODE"),
         column("INTERVAL"),
         column("RUNNING"),
         column("LAST RUN"),
@@ -115,6 +135,7 @@ impl Row for LoopView {
     fn cells(&self, _: bool, now: Timestamp) -> Vec<String> {
         vec![
             self.name.clone(),
+            self.node.clone().unwrap_or_default(),
             self.interval.clone().unwrap_or_else(|| "when woken".to_owned()),
             if self.running { "yes" } else { "no" }.to_owned(),
             self.last_run_at.map_or_else(|| "never".to_owned(), |at| age(at.0, now)),
@@ -143,13 +164,14 @@ mod tests {
             last_error: "no leader".into(),
             runs: 12,
             failures: 1,
+            node: String::new(),
         };
-        let woken = v1::Loop { name: "planner".into(), ..Default::default() };
+        let woken = v1::Loop { name: "garbage".into(), node: "node-1".into(), ..Default::default() };
         let loops = [every, woken].map(LoopView::from);
         insta::assert_snapshot!(shown(&loops, false, Timestamp(3000)), @r"
-        NAME       INTERVAL     RUNNING   LAST RUN   TOOK    RUNS   FAILURES   LAST ERROR
-        liveness   1s           yes       2s         1.5ms   12     1          no leader
-        planner    when woken   no        never              0      0
+        NAME       NODE     INTERVAL     RUNNING   LAST RUN   TOOK    RUNS   FAILURES   LAST ERROR
+        liveness            1s           yes       2s         1.5ms   12     1          no leader
+        garbage    node-1   when woken   no        never              0      0
         ");
         insta::assert_snapshot!(rendered(Format::Yaml, &loops), @r#"
         - name: liveness
@@ -160,7 +182,8 @@ mod tests {
           runs: 12
           failures: 1
           lastError: no leader
-        - name: planner
+        - name: garbage
+          node: node-1
           running: false
           lastDuration: 0s
           runs: 0

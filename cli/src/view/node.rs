@@ -1,7 +1,9 @@
 //! A machine of the cluster.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
-use warren_proto::convert::node_status;
+use warren_proto::convert::{availability, node_role, node_status};
 use warren_proto::v1;
 use warren_types::{Bytes, MilliCpu, NodeDescription, Resources, Timestamp, Violation, Violations};
 
@@ -19,17 +21,28 @@ pub struct NodeView {
     created_at: Time,
     status: &'static str,
     status_since: Time,
+    role: &'static str,
+    availability: &'static str,
+    /// Given by people and where the agent was started; people's win.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
     address: String,
     subnet: String,
+    os: String,
     architecture: String,
     kernel: String,
     runtime: String,
     warren_version: String,
+    /// Size of the file system that holds images and containers.
+    disk: String,
     resources: ResourcesView,
     reserved: ResourcesView,
     /// Reserved and offered memory, in bytes.
     #[serde(skip)]
     memory: [u64; 2],
+    /// Used and all bytes of the disk; used is not known while nothing is heard.
+    #[serde(skip)]
+    disk_bytes: (Option<u64>, u64),
     tasks: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<UsageView>,
@@ -54,40 +67,75 @@ impl TryFrom<v1::Node> for NodeView {
 }
 
 fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
-    let status = node_status(wire.status);
-    let status = status.map_err(|v| Violations(v.0.into_iter().map(|v| v.under("status")).collect()))?;
-    let missing = || Violation::new("description", "is missing");
-    let description = NodeDescription::try_from(wire.description.ok_or_else(missing)?)?;
-    let reserved = wire.reserved.map(Resources::from).unwrap_or_default();
+    let under = |field: &'static str| {
+        move |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.under(field)).collect())
+    };
+    let v1::Node {
+        id,
+        name,
+        version,
+        created_at,
+        description,
+        subnet,
+        status,
+        status_since,
+        reserved,
+        tasks,
+        usage,
+        role,
+        labels: given,
+        availability: wanted,
+    } = wire;
+    let description = description.ok_or_else(|| Violation::new("description", "is missing"))?;
+    let NodeDescription {
+        resources,
+        disk,
+        os,
+        architecture,
+        kernel,
+        runtime,
+        version: warren_version,
+        address,
+        mut labels,
+    } = NodeDescription::try_from(description).map_err(under("description"))?;
+    labels.extend(given);
+    let reserved = reserved.map(Resources::from).unwrap_or_default();
     Ok(NodeView {
-        memory: [reserved.memory.0, description.resources.memory.0],
-        id: wire.id,
-        name: wire.name,
-        version: wire.version,
-        created_at: Time::new(wire.created_at),
-        status: status.as_str(),
-        status_since: Time::new(wire.status_since),
-        address: description.address,
-        subnet: wire.subnet,
-        architecture: description.architecture,
-        kernel: description.kernel,
-        runtime: description.runtime,
-        warren_version: description.version,
-        resources: description.resources.into(),
+        memory: [reserved.memory.0, resources.memory.0],
+        disk_bytes: (usage.as_ref().map(|usage| usage.disk_used_bytes), disk.0),
+        id,
+        name,
+        version,
+        created_at: Time::new(created_at),
+        status: node_status(status).map_err(under("status"))?.as_str(),
+        status_since: Time::new(status_since),
+        role: node_role(role).map_err(under("role"))?.as_str(),
+        availability: availability(wanted).map_err(under("availability"))?.as_str(),
+        labels,
+        address,
+        subnet,
+        os,
+        architecture,
+        kernel,
+        runtime,
+        warren_version,
+        disk: disk.to_string(),
+        resources: resources.into(),
         reserved: reserved.into(),
-        tasks: wire.tasks,
-        usage: wire.usage.map(Into::into),
+        tasks,
+        usage: usage.map(Into::into),
     })
 }
 
 impl From<v1::NodeUsage> for UsageView {
     fn from(wire: v1::NodeUsage) -> Self {
+        let v1::NodeUsage { cpu_milli, memory_bytes, disk_used_bytes, disk_total_bytes, conditions } = wire;
         Self {
-            cpu: MilliCpu(wire.cpu_milli).to_string(),
-            memory: Bytes(wire.memory_bytes).to_string(),
-            disk_used: Bytes(wire.disk_used_bytes).to_string(),
-            disk_total: Bytes(wire.disk_total_bytes).to_string(),
-            conditions: wire.conditions,
+            cpu: MilliCpu(cpu_milli).to_string(),
+            memory: Bytes(memory_bytes).to_string(),
+            disk_used: Bytes(disk_used_bytes).to_string(),
+            disk_total: Bytes(disk_total_bytes).to_string(),
+            conditions,
         }
     }
 }
@@ -97,11 +145,16 @@ impl Row for NodeView {
         column("NAME"),
         column("STATUS"),
         column("SINCE"),
+        column("ROLE"),
+        column("AVAILABILITY"),
         column("ADDRESS"),
         column("TASKS"),
         column("CPU"),
         column("MEMORY"),
+        column("DISK"),
+        column("LABELS"),
         wide("SUBNET"),
+        wide("OS"),
         wide("ARCH"),
         wide("KERNEL"),
         wide("RUNTIME"),
@@ -111,15 +164,24 @@ impl Row for NodeView {
     ];
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
+        let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         vec![
             self.name.clone(),
             self.status.to_owned(),
             age(self.status_since.0, now),
+            self.role.to_owned(),
+            self.availability.to_owned(),
             self.address.clone(),
             self.tasks.to_string(),
             format!("{}/{}", self.reserved.cpu, self.resources.cpu),
             self.memory.map(about).join("/"),
+            match self.disk_bytes {
+                (Some(used), all) => format!("{}/{}", about(used), about(all)),
+                (None, all) => about(all),
+            },
+            labels.join(","),
             self.subnet.clone(),
+            self.os.clone(),
             self.architecture.clone(),
             self.kernel.clone(),
             self.runtime.clone(),
@@ -151,6 +213,9 @@ mod tests {
             runtime: "containerd 1.6.20".into(),
             warren_version: "0.1.0".into(),
             address: "10.0.0.7".into(),
+            os: "linux".into(),
+            disk_bytes: 40 << 30,
+            labels: [("zone".to_owned(), "a".to_owned()), ("ssd".to_owned(), "yes".to_owned())].into(),
         };
         v1::Node {
             id: "3k2v9x0000000000000000abc".into(),
@@ -164,25 +229,36 @@ mod tests {
             reserved: Some(v1::Resources { cpu_milli: 500, memory_bytes: 256 << 20 }),
             tasks: 2,
             usage: Some(usage),
+            role: v1::NodeRole::Manager.into(),
+            labels: [("zone".to_owned(), "b".to_owned())].into(),
+            availability: v1::Availability::Drain.into(),
         }
     }
 
     #[test]
     fn nodes_have_a_line_each() {
         let nodes = [NodeView::try_from(wire()).unwrap()];
-        insta::assert_snapshot!(shown(&nodes, false, Timestamp(6000)), @r"
-        NAME     STATUS   SINCE   ADDRESS    TASKS   CPU     MEMORY        ID           CONDITIONS
-        node-1   READY    5s      10.0.0.7   2       0.5/2   256MiB/8GiB   3k2v9x0000   the disk is full
-        ");
+        let table = shown(&nodes, false, Timestamp(6000));
+        let line = |i| table.lines().nth(i).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+        let titles = "NAME STATUS SINCE ROLE AVAILABILITY ADDRESS TASKS CPU MEMORY DISK LABELS ID CONDITIONS";
+        assert_eq!(line(0), titles);
+        let row =
+            "node-1 READY 5s manager drain 10.0.0.7 2 0.5/2 256MiB/8GiB 5GiB/40GiB ssd=yes,zone=b 3k2v9x0000";
+        assert_eq!(line(1), format!("{row} the disk is full"));
         insta::assert_snapshot!(upright(&nodes[0], Timestamp(6000)), @r"
         NAME node-1
         STATUS READY
         SINCE 5s
+        ROLE manager
+        AVAILABILITY drain
         ADDRESS 10.0.0.7
         TASKS 2
         CPU 0.5/2
         MEMORY 256MiB/8GiB
+        DISK 5GiB/40GiB
+        LABELS ssd=yes,zone=b
         SUBNET 10.210.1.0/24
+        OS linux
         ARCH amd64
         KERNEL 6.18.0
         RUNTIME containerd 1.6.20
@@ -201,12 +277,19 @@ mod tests {
         createdAt: "1970-01-01T00:00:00.000Z"
         status: READY
         statusSince: "1970-01-01T00:00:01.000Z"
+        role: manager
+        availability: drain
+        labels:
+          ssd: "yes"
+          zone: b
         address: "10.0.0.7"
         subnet: 10.210.1.0/24
+        os: linux
         architecture: amd64
         kernel: "6.18.0"
         runtime: containerd 1.6.20
         warrenVersion: "0.1.0"
+        disk: 40GiB
         resources:
           cpu: "2"
           memory: 8GiB

@@ -3,10 +3,10 @@
 use serde::Serialize;
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
-use warren_types::{ServiceSpec, Timestamp, Violation};
+use warren_types::{Mode, ServiceSpec, Timestamp, Violation};
 
 use super::spec::SpecView;
-use super::{Time, age, short_id, unreadable};
+use super::{Time, age, given, short_id, unreadable};
 use crate::failure::Failure;
 use crate::output::{Column, Row, column, wide};
 
@@ -21,9 +21,47 @@ pub struct ServiceView {
     revision: u64,
     removing: bool,
     replicas: ReplicasView,
+    /// What its image is; left out until a worker has said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rollout: Option<RolloutView>,
     spec: SpecView,
     #[serde(skip)]
     wanted: ServiceSpec,
+}
+
+/// How far its tasks are on the way to its current revision.
+#[derive(Debug, Serialize)]
+struct RolloutView {
+    updated: u32,
+    total: u32,
+    /// Why it does not go on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stopped: Option<String>,
+    /// What it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<String>,
+}
+
+impl From<v1::Rollout> for RolloutView {
+    fn from(wire: v1::Rollout) -> Self {
+        let v1::Rollout { updated, total, stopped, waiting } = wire;
+        Self { updated, total, stopped: given(stopped), waiting: given(waiting) }
+    }
+}
+
+impl RolloutView {
+    /// Nothing when there is nothing on the way.
+    fn in_words(&self) -> String {
+        let Self { updated, total, .. } = self;
+        match (&self.stopped, &self.waiting) {
+            (Some(why), _) => format!("stopped at {updated}/{total}: {why}"),
+            (None, Some(what)) => format!("{updated}/{total}: {what}"),
+            (None, None) if updated < total => format!("{updated}/{total}"),
+            (None, None) => String::new(),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -37,18 +75,35 @@ impl TryFrom<v1::Service> for ServiceView {
     type Error = Failure;
 
     fn try_from(wire: v1::Service) -> Result<Self, Failure> {
+        let v1::Service {
+            id,
+            version,
+            created_at,
+            updated_at,
+            spec,
+            revision,
+            removing,
+            running,
+            tasks,
+            rollout,
+            wanted: wanted_tasks,
+            digest,
+        } = wire;
         let missing = || Violation::new("spec", "is missing").into();
-        let spec = wire.spec.ok_or_else(missing).and_then(stored_service_spec);
+        let spec = spec.ok_or_else(missing).and_then(stored_service_spec);
         let wanted = spec.map_err(unreadable("the service"))?;
+        let wanted_tasks = wanted.replicas().unwrap_or(wanted_tasks);
         Ok(Self {
-            id: wire.id,
+            id,
             name: wanted.name.to_string(),
-            version: wire.version,
-            created_at: Time::new(wire.created_at),
-            updated_at: Time::new(wire.updated_at),
-            revision: wire.revision,
-            removing: wire.removing,
-            replicas: ReplicasView { wanted: wanted.replicas(), running: wire.running, tasks: wire.tasks },
+            version,
+            created_at: Time::new(created_at),
+            updated_at: Time::new(updated_at),
+            revision,
+            removing,
+            replicas: ReplicasView { wanted: wanted_tasks, running, tasks },
+            digest: given(digest),
+            rollout: rollout.map(Into::into),
             spec: (&wanted).into(),
             wanted,
         })
@@ -58,6 +113,7 @@ impl TryFrom<v1::Service> for ServiceView {
 impl Row for ServiceView {
     const COLUMNS: &'static [Column] = &[
         column("NAME"),
+        column("MODE"),
         column("REPLICAS"),
         column("IMAGE"),
         column("PORTS"),
@@ -65,6 +121,7 @@ impl Row for ServiceView {
         wide("VERSION"),
         wide("REVISION"),
         column("ID"),
+        column("UPDATE"),
     ];
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
@@ -72,6 +129,11 @@ impl Row for ServiceView {
         let ports: Vec<String> = self.wanted.ports.iter().map(ToString::to_string).collect();
         vec![
             self.name.clone(),
+            match self.wanted.mode {
+                Mode::Replicated { .. } => "replicated",
+                Mode::Global => "global",
+            }
+            .to_owned(),
             format!("{}/{}{state}", self.replicas.running, self.replicas.wanted),
             self.wanted.task.image.to_string(),
             ports.join(", "),
@@ -79,6 +141,7 @@ impl Row for ServiceView {
             self.version.to_string(),
             self.revision.to_string(),
             if wide { self.id.clone() } else { short_id(&self.id) },
+            self.rollout.as_ref().map(RolloutView::in_words).unwrap_or_default(),
         ]
     }
 }
@@ -104,9 +167,10 @@ mod tests {
             command: list(&["/bin/sh"]),
             args: list(&["-c", "sleep 1"]),
             env: vec![v1::EnvVar { name: "A".into(), value: "yes".into() }],
-            limits: Some(v1::Limits { cpu_milli: Some(500), memory_bytes: Some(256 << 20) }),
+            limits: Some(v1::Limits { cpu_milli: Some(500), memory_bytes: Some(256 << 20), pids: Some(64) }),
             reservations: Some(v1::Resources { cpu_milli: 250, memory_bytes: 0 }),
             stop_grace_ms: Some(90_000),
+            ..Default::default()
         };
         let spec = v1::ServiceSpec {
             name: "web".into(),
@@ -114,6 +178,7 @@ mod tests {
             task: Some(task),
             ports: vec![port("", 8080, 80), port("127.0.0.1", 8443, 443)],
             mode: Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: 3 })),
+            placement: Some(v1::Placement { constraints: Vec::new(), max_per_node: Some(2) }),
         };
         v1::Service {
             id: "3k2v9x0000000000000000abc".into(),
@@ -125,6 +190,9 @@ mod tests {
             removing: false,
             running: 2,
             tasks: 3,
+            rollout: Some(v1::Rollout { updated: 3, total: 3, ..Default::default() }),
+            wanted: 3,
+            digest: "sha256:1".into(),
         }
     }
 
@@ -134,23 +202,43 @@ mod tests {
         going.removing = true;
         let spec = going.spec.as_mut().unwrap();
         (spec.name, spec.ports) = ("shop".into(), Vec::new());
-        let services = [wire(), going].map(|service| ServiceView::try_from(service).unwrap());
+        spec.mode = Some(v1::service_spec::Mode::Global(v1::Global {}));
+        spec.placement = None;
+        (going.wanted, going.rollout) = (5, None);
+        let mut one_port = wire();
+        one_port.spec.as_mut().unwrap().ports.truncate(1);
+        let services = [one_port, going].map(|service| ServiceView::try_from(service).unwrap());
         let now = Timestamp(1_795_184_280_120 + 90_000);
         insta::assert_snapshot!(shown(&services, false, now), @r"
-        NAME   REPLICAS         IMAGE        PORTS                                   AGE     ID
-        web    2/3              nginx:1.27   8080->80/tcp, 127.0.0.1:8443->443/tcp   1m30s   3k2v9x0000
-        shop   2/3 (removing)   nginx:1.27                                           1m30s   3k2v9x0000
+        NAME   MODE         REPLICAS         IMAGE        PORTS          AGE     ID           UPDATE
+        web    replicated   2/3              nginx:1.27   8080->80/tcp   1m30s   3k2v9x0000
+        shop   global       2/5 (removing)   nginx:1.27                  1m30s   3k2v9x0000
         ");
         insta::assert_snapshot!(upright(&services[0], now), @r"
         NAME web
+        MODE replicated
         REPLICAS 2/3
         IMAGE nginx:1.27
-        PORTS 8080->80/tcp, 127.0.0.1:8443->443/tcp
+        PORTS 8080->80/tcp
         AGE 1m30s
         VERSION 17
         REVISION 1
         ID 3k2v9x0000000000000000abc
+        UPDATE
         ");
+    }
+
+    #[test]
+    fn an_update_says_how_far_it_is_and_why_not_further() {
+        let check = |updated, stopped: &str, waiting: &str, wanted: &str| {
+            let (stopped, waiting) = (stopped.to_owned(), waiting.to_owned());
+            let rollout = v1::Rollout { updated, total: 3, stopped, waiting };
+            assert_eq!(RolloutView::from(rollout).in_words(), wanted);
+        };
+        check(3, "", "", "");
+        check(1, "", "", "1/3");
+        check(1, "", "web.2 pulls", "1/3: web.2 pulls");
+        check(1, "web.2 failed: exited with 1", "", "stopped at 1/3: web.2 failed: exited with 1");
     }
 
     #[test]
@@ -168,6 +256,10 @@ mod tests {
           wanted: 3
           running: 2
           tasks: 3
+        digest: sha256:1
+        rollout:
+          updated: 3
+          total: 3
         spec:
           name: web
           labels:
@@ -177,6 +269,7 @@ mod tests {
               replicas: 3
           task:
             image: nginx:1.27
+            pull: missing
             command:
             - /bin/sh
             args:
@@ -185,12 +278,27 @@ mod tests {
             env:
             - name: A
               value: "yes"
+            tty: false
+            init: false
+            stopGrace: 1m30s
             limits:
               cpu: "0.5"
               memory: 256MiB
+              pids: 64
             reservations:
               cpu: "0.25"
-            stopGrace: 1m30s
+            privileged: false
+            noNewPrivileges: false
+            seccomp: default
+            readOnly: false
+            restart:
+              condition: any
+              delay: 1s
+              max: 3
+              window: 5m
+            logs:
+              maxSize: 10MiB
+              maxFiles: 5
           ports:
           - hostPort: 8080
             containerPort: 80
@@ -201,6 +309,8 @@ mod tests {
             containerPort: 443
             protocol: tcp
             mode: host
+          placement:
+            maxPerNode: 2
         "#);
         let list: serde_json::Value = serde_json::from_str(&rendered(Format::Json, &[&view])).unwrap();
         assert_eq!(list, serde_json::json!([view]));

@@ -3,10 +3,10 @@
 use serde::Serialize;
 use warren_proto::convert::{desired, task_state};
 use warren_proto::v1;
-use warren_types::{PublishedPort, TaskSpec, TaskState, Timestamp, Violation, Violations};
+use warren_types::{PublishedPort, Signal, TaskSpec, TaskState, Timestamp, Violation, Violations};
 
 use super::spec::{PortView, TaskSpecView};
-use super::{Time, age, given, unreadable};
+use super::{Time, age, given, unreadable, until};
 use crate::failure::Failure;
 use crate::output::{Column, Row, column, wide};
 
@@ -40,6 +40,15 @@ pub struct TaskView {
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit: Option<ExitView>,
+    /// When the worker starts it again, while it waits for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_attempt: Option<Time>,
+    /// It runs on this node or nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bound_to: Option<String>,
+    /// What its image is; left out until a worker has said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
     removed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_since: Option<Time>,
@@ -52,7 +61,29 @@ pub struct TaskView {
 #[serde(rename_all = "camelCase")]
 struct ExitView {
     code: i32,
+    /// Which one ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
     out_of_memory: bool,
+}
+
+impl From<v1::Exit> for ExitView {
+    fn from(wire: v1::Exit) -> Self {
+        let v1::Exit { code, out_of_memory } = wire;
+        let signal = code.checked_sub(128).and_then(Signal::from_number);
+        Self { code, signal: signal.map(|signal| signal.to_string()), out_of_memory }
+    }
+}
+
+impl ExitView {
+    /// `with 1`, `by SIGKILL, out of memory`.
+    fn in_words(&self) -> String {
+        let end = match &self.signal {
+            Some(signal) => format!("by {signal}"),
+            None => format!("with {}", self.code),
+        };
+        format!("{end}{}", if self.out_of_memory { ", out of memory" } else { "" })
+    }
 }
 
 impl TryFrom<v1::Task> for TaskView {
@@ -68,29 +99,59 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
     let under = |field: &'static str| {
         move |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.under(field)).collect())
     };
-    let spec = wire.spec.ok_or_else(|| Violation::new("spec", "is missing"))?;
-    let ports = wire.ports.into_iter().map(|port| PublishedPort::try_from(port).map(|port| (&port).into()));
+    // Named one by one, so that none is forgotten.
+    let v1::Task {
+        id,
+        service_id,
+        service_name,
+        slot,
+        revision,
+        spec,
+        ports,
+        created_at,
+        not_before,
+        node_id,
+        node_name,
+        address,
+        desired: wanted,
+        state,
+        attempt,
+        state_since,
+        reason,
+        ready,
+        exit,
+        removed,
+        lost_since,
+        next_attempt,
+        bound_to,
+        digest,
+    } = wire;
+    let spec = spec.ok_or_else(|| Violation::new("spec", "is missing"))?;
+    let ports = ports.into_iter().map(|port| PublishedPort::try_from(port).map(|port| (&port).into()));
     Ok(TaskView {
         name,
-        id: wire.id,
-        service_id: wire.service_id,
-        service_name: wire.service_name,
-        slot: wire.slot,
-        revision: wire.revision,
-        created_at: Time::new(wire.created_at),
-        not_before: wire.not_before.map(Time::new),
-        node_id: given(wire.node_id),
-        node_name: given(wire.node_name),
-        address: given(wire.address),
-        desired: desired(wire.desired).map_err(under("desired"))?.as_str(),
-        state: task_state(wire.state).map_err(under("state"))?.as_str(),
-        state_since: Time::new(wire.state_since),
-        ready: wire.ready,
-        attempt: wire.attempt,
-        reason: given(wire.reason),
-        exit: wire.exit.map(|exit| ExitView { code: exit.code, out_of_memory: exit.out_of_memory }),
-        removed: wire.removed,
-        lost_since: wire.lost_since.map(Time::new),
+        id,
+        service_id,
+        service_name,
+        slot,
+        revision,
+        created_at: Time::new(created_at),
+        not_before: not_before.map(Time::new),
+        node_id: given(node_id),
+        node_name: given(node_name),
+        address: given(address),
+        desired: desired(wanted).map_err(under("desired"))?.as_str(),
+        state: task_state(state).map_err(under("state"))?.as_str(),
+        state_since: Time::new(state_since),
+        ready,
+        attempt,
+        reason: given(reason),
+        exit: exit.map(Into::into),
+        next_attempt: next_attempt.map(Time::new),
+        bound_to: given(bound_to),
+        digest: given(digest),
+        removed,
+        lost_since: lost_since.map(Time::new),
         spec: (&TaskSpec::try_from(spec).map_err(under("spec"))?).into(),
         ports: ports.collect::<Result<_, _>>().map_err(under("ports"))?,
     })
@@ -117,6 +178,21 @@ impl TaskView {
     }
 }
 
+impl TaskView {
+    /// Why it does not run, and when that is tried again.
+    fn why(&self, now: Timestamp) -> String {
+        let again = self.next_attempt.filter(|_| !is_terminal(self.state));
+        let again = again.map(|at| format!("restarts in {}", until(at.0, now)));
+        let placed = self.not_before.filter(|at| self.node_id.is_none() && at.0 > now);
+        let placed = placed.map(|at| format!("is placed in {}", until(at.0, now)));
+        // The worker's words say how its process ended; without any the end itself does.
+        let ended = self.exit.as_ref().filter(|_| self.state != TaskState::Running.as_str());
+        let ended = ended.map(|exit| format!("ended {}", exit.in_words()));
+        let parts = self.reason.clone().or(ended).into_iter().chain(again).chain(placed);
+        parts.collect::<Vec<_>>().join("; ")
+    }
+}
+
 fn is_terminal(state: &str) -> bool {
     TaskState::ALL.into_iter().any(|known| known.as_str() == state && known.is_terminal())
 }
@@ -129,6 +205,7 @@ impl Row for TaskView {
         column("NODE"),
         column("ADDRESS"),
         column("ATTEMPT"),
+        wide("ENDED"),
         wide("DESIRED"),
         wide("REVISION"),
         wide("ID"),
@@ -146,10 +223,11 @@ impl Row for TaskView {
             text(&self.node_name),
             text(&self.address),
             self.attempt.to_string(),
+            self.exit.as_ref().map(ExitView::in_words).unwrap_or_default(),
             self.desired.to_owned(),
             self.revision.to_string(),
             self.id.clone(),
-            text(&self.reason),
+            self.why(now),
         ]
     }
 }
@@ -187,24 +265,28 @@ mod tests {
     fn tasks_say_where_they_are_and_why_they_do_not_run() {
         let mut starting = wire(2, 1, TaskState::Starting);
         (starting.attempt, starting.reason) = (3, "exited with 1".into());
+        starting.exit = Some(v1::Exit { code: 1, out_of_memory: false });
+        starting.next_attempt = Some(AT + 93_500);
         let mut waiting = wire(4, 2, TaskState::Pending);
         (waiting.node_name, waiting.address, waiting.attempt) = (String::new(), String::new(), 0);
-        waiting.reason = "0 of 1 nodes fit: 1 lacks CPU".into();
+        waiting.reason = "1 lacks CPU".into();
+        (waiting.node_id, waiting.not_before) = (String::new(), Some(AT + 98_000));
         let mut lost = wire(5, 3, TaskState::Running);
         lost.lost_since = Some(AT + 60_000);
         let mut failed_on_lost = wire(6, 4, TaskState::Failed);
         failed_on_lost.lost_since = Some(AT + 60_000);
         let mut unready = wire(7, 5, TaskState::Running);
         unready.ready = false;
-        let first = wire(1, 1, TaskState::Failed);
+        let mut first = wire(1, 1, TaskState::Failed);
+        first.exit = Some(v1::Exit { code: 137, out_of_memory: true });
         let tasks = [first, lost, starting, waiting, failed_on_lost, unready];
         let mut tasks = tasks.map(|task| TaskView::try_from(task).unwrap());
         tasks.sort_by_key(TaskView::order);
         insta::assert_snapshot!(shown(&tasks, false, Timestamp(AT + 90_000)), @r"
         NAME    STATE                 SINCE   NODE     ADDRESS      ATTEMPT   REASON
-        web.1   STARTING              1m30s   node-1   10.210.1.2   3         exited with 1
-        web.1   FAILED                1m30s   node-1   10.210.1.2   1
-        web.2   PENDING               1m30s                         0         0 of 1 nodes fit: 1 lacks CPU
+        web.1   STARTING              1m30s   node-1   10.210.1.2   3         exited with 1; restarts in 4s
+        web.1   FAILED                1m30s   node-1   10.210.1.2   1         ended by SIGKILL, out of memory
+        web.2   PENDING               1m30s                         0         1 lacks CPU; is placed in 8s
         web.3   LOST                  30s     node-1   10.210.1.2   1
         web.4   FAILED                1m30s   node-1   10.210.1.2   1
         web.5   RUNNING (not ready)   1m30s   node-1   10.210.1.2   1
@@ -216,10 +298,11 @@ mod tests {
         NODE node-1
         ADDRESS 10.210.1.2
         ATTEMPT 3
+        ENDED with 1
         DESIRED RUNNING
         REVISION 1
         ID 3k2v9x0000000000000000abc-2
-        REASON exited with 1
+        REASON exited with 1; restarts in 4s
         ");
     }
 
@@ -230,6 +313,8 @@ mod tests {
         task.reason = "was killed for want of memory".into();
         task.not_before = Some(AT);
         task.lost_since = Some(AT);
+        task.next_attempt = Some(AT);
+        (task.bound_to, task.digest) = ("1n".into(), "sha256:1".into());
         insta::assert_snapshot!(rendered(Format::Yaml, &TaskView::try_from(task).unwrap()), @r#"
         id: 3k2v9x0000000000000000abc-1
         name: web.1
@@ -250,12 +335,31 @@ mod tests {
         reason: was killed for want of memory
         exit:
           code: 137
+          signal: SIGKILL
           outOfMemory: true
+        nextAttempt: "2026-11-20T14:18:00.120Z"
+        boundTo: 1n
+        digest: sha256:1
         removed: false
         lostSince: "2026-11-20T14:18:00.120Z"
         spec:
           image: nginx:1.27
+          pull: missing
+          tty: false
+          init: false
           stopGrace: 10s
+          privileged: false
+          noNewPrivileges: false
+          seccomp: default
+          readOnly: false
+          restart:
+            condition: any
+            delay: 1s
+            max: 3
+            window: 5m
+          logs:
+            maxSize: 10MiB
+            maxFiles: 5
         "#);
     }
 

@@ -53,7 +53,7 @@ impl Picture {
     /// Takes over what changed. What is not about a service or a task does not matter here.
     pub fn apply(&mut self, change: Change) {
         match change {
-            Change::Service(service) => self.service = Known::There(Box::new(service)),
+            Change::Service(service) => self.take_service(service),
             Change::RemovedService(_) => *self = Self::gone(),
             Change::Task(task) => {
                 // What was looked up may be newer than a change that was on its way meanwhile.
@@ -69,19 +69,30 @@ impl Picture {
         }
     }
 
+    /// What managers only compute for an answer may be missing in what is heard.
+    fn take_service(&mut self, mut service: v1::Service) {
+        if let Known::There(known) = &self.service
+            && known.revision == service.revision
+        {
+            service.rollout = service.rollout.or_else(|| known.rollout.clone());
+        }
+        self.service = Known::There(Box::new(service));
+    }
+
     /// What follows for `wanted`.
     pub fn judge(&self, wanted: &Wanted) -> Verdict {
         match (&self.service, wanted.goal) {
             (Known::NotYet, _) => Verdict::Waiting,
             (Known::Gone, Goal::Gone) => Verdict::Reached,
             (Known::There(_), Goal::Gone) => Verdict::Waiting,
-            (Known::Gone, Goal::Running) => {
+            (Known::Gone, Goal::Running | Goal::Updated) => {
                 Verdict::Broken(vec!["it was removed in the meantime".to_owned()])
             }
-            (Known::There(service), Goal::Running) if service.removing => {
+            (Known::There(service), Goal::Running | Goal::Updated) if service.removing => {
                 Verdict::Broken(vec!["it is being removed".to_owned()])
             }
             (Known::There(service), Goal::Running) => self.judge_running(service, &wanted.known),
+            (Known::There(service), Goal::Updated) => self.judge_updated(service, wanted),
         }
     }
 
@@ -91,19 +102,45 @@ impl Picture {
         if !why.is_empty() {
             return Verdict::Broken(why);
         }
-        let slots = replicas(service);
-        let left = self.tasks.values().any(|task| task.slot > slots && !task.removed);
-        if self.ready(service) == slots && !left { Verdict::Reached } else { Verdict::Waiting }
+        let left = self.tasks.values().any(|task| !has_slot(service, task.slot) && !task.removed);
+        if self.ready(service) == tasks_wanted(service) && !left {
+            Verdict::Reached
+        } else {
+            Verdict::Waiting
+        }
     }
 
-    /// How many of the wanted slots have a task of the current revision that serves.
+    /// What still has to be replaced is for the manager to say; that what took its place serves is seen here.
+    fn judge_updated(&self, service: &v1::Service, wanted: &Wanted) -> Verdict {
+        if service.revision > wanted.revision {
+            let why = format!("somebody changed it in the meantime: it is at revision {}", service.revision);
+            return Verdict::Broken(vec![why]);
+        }
+        // What another manager answers may be older than what was done.
+        let rollout = service.rollout.as_ref().filter(|_| service.revision == wanted.revision);
+        match rollout {
+            Some(v1::Rollout { stopped, .. }) if !stopped.is_empty() => {
+                Verdict::Broken(vec![stopped.clone()])
+            }
+            Some(v1::Rollout { updated, total, waiting, .. }) if updated >= total && waiting.is_empty() => {
+                self.judge_running(service, &wanted.known)
+            }
+            _ => Verdict::Waiting,
+        }
+    }
+
+    /// How many of the wanted slots have a task that serves and is what the service says.
     fn ready(&self, service: &v1::Service) -> u32 {
         let serving = self.tasks.values().filter(|task| {
-            let running = state(task) == Some(TaskState::Running) && task.ready && task.lost_since.is_none();
-            running && task.desired() == v1::Desired::Running && task.revision == service.revision
+            // What has ended well is not started again: there is nothing more to come.
+            let running = match state(task) {
+                Some(TaskState::Running) => task.ready && task.lost_since.is_none(),
+                state => state == Some(TaskState::Complete),
+            };
+            running && task.desired() == v1::Desired::Running && is_current(service, task)
         });
         let slots: BTreeSet<u32> =
-            serving.map(|task| task.slot).filter(|slot| *slot <= replicas(service)).collect();
+            serving.map(|task| task.slot).filter(|slot| has_slot(service, *slot)).collect();
         u32::try_from(slots.len()).unwrap_or(u32::MAX)
     }
 
@@ -112,17 +149,40 @@ impl Picture {
         let left = self.tasks.values().filter(|task| !task.removed).count();
         match (&self.service, wanted.goal) {
             (Known::There(service), Goal::Running) => {
-                format!("service {}: {} of {} ready", wanted.name, self.ready(service), replicas(service))
+                let (ready, all) = (self.ready(service), tasks_wanted(service));
+                format!("service {}: {ready} of {all} ready", wanted.name)
             }
-            (_, Goal::Running) => format!("service {}", wanted.name),
+            (Known::There(service), Goal::Updated) => {
+                let v1::Rollout { updated, total, .. } = service.rollout.clone().unwrap_or_default();
+                let ready = self.ready(service);
+                let so_far = if updated < total || ready >= total {
+                    String::new()
+                } else {
+                    format!(", {ready} ready")
+                };
+                format!("service {}: {updated} of {total} updated{so_far}", wanted.name)
+            }
+            (_, Goal::Running | Goal::Updated) => format!("service {}", wanted.name),
             (Known::Gone, Goal::Gone) => format!("service {}: gone", wanted.name),
             (_, Goal::Gone) if left == 1 => format!("service {}: 1 task left", wanted.name),
             (_, Goal::Gone) => format!("service {}: {left} tasks left", wanted.name),
         }
     }
 
-    /// What the newest task of each slot still waits for, in the order of slots.
+    /// What the newest task of each slot still waits for, in the order of slots; before them what the whole of it
+    /// waits for.
     pub fn waiting_for(&self, goal: Goal) -> Vec<(String, String)> {
+        let mut lines = Vec::new();
+        if let (Goal::Updated, Known::There(service)) = (goal, &self.service)
+            && let Some(rollout) = service.rollout.as_ref().filter(|rollout| !rollout.waiting.is_empty())
+        {
+            lines.push(("update".to_owned(), rollout.waiting.clone()));
+        }
+        lines.extend(self.waiting_tasks(goal));
+        lines
+    }
+
+    fn waiting_tasks(&self, goal: Goal) -> Vec<(String, String)> {
         let mut newest: BTreeMap<u32, &v1::Task> = BTreeMap::new();
         for task in self.tasks.values().filter(|task| !task.removed) {
             let place = newest.entry(task.slot).or_insert(task);
@@ -130,8 +190,11 @@ impl Picture {
                 *place = task;
             }
         }
-        let waiting =
-            |task: &&v1::Task| goal == Goal::Gone || state(task) != Some(TaskState::Running) || !task.ready;
+        let waiting = |task: &&v1::Task| match state(task) {
+            Some(TaskState::Running) => goal == Goal::Gone || !task.ready,
+            Some(TaskState::Complete) => goal == Goal::Gone,
+            _ => true,
+        };
         newest.into_values().filter(waiting).map(|task| (name(task), line(task))).collect()
     }
 }
@@ -149,14 +212,36 @@ fn gave_up(task: &v1::Task) -> bool {
     matches!(state(task), Some(TaskState::Failed | TaskState::Rejected))
 }
 
-fn replicas(service: &v1::Service) -> u32 {
-    let mode = service.spec.as_ref().and_then(|spec| spec.mode);
-    let wanted = mode.map_or(0, |v1::service_spec::Mode::Replicated(replicated)| replicated.replicas);
-    u32::try_from(wanted).unwrap_or(0)
+/// How many tasks there should be.
+fn tasks_wanted(service: &v1::Service) -> u32 {
+    match service.spec.as_ref().and_then(|spec| spec.mode) {
+        Some(v1::service_spec::Mode::Replicated(replicated)) => {
+            u32::try_from(replicated.replicas).unwrap_or(0)
+        }
+        // The nodes say how many, which the manager counts.
+        Some(v1::service_spec::Mode::Global(v1::Global {})) => service.wanted,
+        None => 0,
+    }
+}
+
+/// Whether a slot is one of those that are wanted. Those of a global service are its nodes'.
+fn has_slot(service: &v1::Service, slot: u32) -> bool {
+    let global = matches!(
+        service.spec.as_ref().and_then(|spec| spec.mode),
+        Some(v1::service_spec::Mode::Global(v1::Global {}))
+    );
+    global || slot <= tasks_wanted(service)
+}
+
+/// The task is what the service says: of its revision, or of one that differs only in where tasks may run.
+fn is_current(service: &v1::Service, task: &v1::Task) -> bool {
+    let spec = service.spec.as_ref();
+    let same = |spec: &v1::ServiceSpec| spec.task == task.spec && spec.ports == task.ports;
+    task.revision == service.revision || (task.revision < service.revision && spec.is_some_and(same))
 }
 
 /// `STARTING on node-1, attempt 3: exited with 1; starts again in 4s`.
-fn line(task: &v1::Task) -> String {
+pub fn line(task: &v1::Task) -> String {
     let ended = state(task).is_some_and(TaskState::is_terminal);
     let mut line = match state(task) {
         _ if task.lost_since.is_some() && !ended => LOST.to_owned(),

@@ -54,7 +54,107 @@ fn a_task_that_runs_does_not_serve_for_many_reasons() {
     check(1, vec![v1::Task { ready: false, ..running() }], Verdict::Waiting);
     check(1, vec![v1::Task { lost_since: Some(5), ..running() }], Verdict::Waiting);
     check(1, vec![v1::Task { desired: v1::Desired::Shutdown.into(), ..running() }], Verdict::Waiting);
-    check(1, vec![v1::Task { revision: 2, ..running() }], Verdict::Waiting);
+    let other = Some(v1::TaskSpec { image: "other".into(), ..Default::default() });
+    check(1, vec![v1::Task { revision: 0, spec: other, ..running() }], Verdict::Waiting);
+}
+
+#[test]
+fn a_task_that_ended_well_for_good_is_all_there_is_to_wait_for() {
+    let complete = task(1, 1, TaskState::Complete);
+    check(1, vec![complete.clone()], Verdict::Reached);
+    check(2, vec![complete.clone(), task(2, 2, TaskState::Starting)], Verdict::Waiting);
+    check(1, vec![v1::Task { desired: v1::Desired::Remove.into(), ..complete.clone() }], Verdict::Waiting);
+    let picture = Picture::of(service(1), vec![complete]);
+    assert_eq!(picture.waiting_for(Goal::Running), []);
+    assert_eq!(picture.waiting_for(Goal::Gone).len(), 1);
+}
+
+/// What a change of where tasks may run leaves as it is.
+#[test]
+fn an_older_revision_that_runs_the_same_serves() {
+    let mut there = service(1);
+    there.revision = 2;
+    let wanted = Wanted::new(&there, Goal::Running);
+    let running = v1::Task { spec: there.spec.clone().unwrap().task, ..task(1, 1, TaskState::Running) };
+    assert_eq!(Picture::of(there.clone(), vec![running.clone()]).judge(&wanted), Verdict::Reached);
+    // Nothing says that the looked-up service is newer than a task that was heard of since.
+    let later = v1::Task { revision: 3, ..running };
+    assert_eq!(Picture::of(there, vec![later]).judge(&wanted), Verdict::Waiting);
+}
+
+#[test]
+fn a_global_service_has_as_many_tasks_as_the_manager_counts() {
+    let mut there = service(1);
+    there.spec.as_mut().unwrap().mode = Some(v1::service_spec::Mode::Global(v1::Global {}));
+    there.wanted = 2;
+    let wanted = Wanted::new(&there, Goal::Running);
+    let judge = |tasks| Picture::of(there.clone(), tasks).judge(&wanted);
+    let running = |slot| task(u64::from(slot), slot, TaskState::Running);
+    assert_eq!(judge(vec![running(7)]), Verdict::Waiting);
+    assert_eq!(judge(vec![running(7), running(300)]), Verdict::Reached);
+    let summary = Picture::of(there.clone(), vec![running(7)]).summary(&wanted);
+    assert_eq!(summary, "service web: 1 of 2 ready");
+}
+
+fn rollout(updated: u32, stopped: &str, waiting: &str) -> Option<v1::Rollout> {
+    let (stopped, waiting) = (stopped.to_owned(), waiting.to_owned());
+    Some(v1::Rollout { updated, total: 2, stopped, waiting })
+}
+
+fn at(revision: u64, rollout: Option<v1::Rollout>) -> v1::Service {
+    v1::Service { revision, rollout, ..service(2) }
+}
+
+/// Two tasks of revision 3, the second in this state.
+fn new_tasks(state: TaskState) -> Vec<v1::Task> {
+    let tasks = [task(8, 1, TaskState::Running), task(9, 2, state)];
+    tasks.map(|task| v1::Task { revision: 3, ..task }).into()
+}
+
+#[test]
+fn an_update_is_over_when_nothing_is_left_to_replace_and_what_is_new_serves() {
+    let wanted = Wanted::new(&at(3, None), Goal::Updated);
+    let judge = |service, tasks| Picture::of(service, tasks).judge(&wanted);
+    let running = || new_tasks(TaskState::Running);
+    assert_eq!(judge(at(3, None), running()), Verdict::Waiting);
+    assert_eq!(judge(at(3, rollout(1, "", "web.2 pulls")), running()), Verdict::Waiting);
+    assert_eq!(judge(at(3, rollout(2, "", "web.2 is removed")), running()), Verdict::Waiting);
+    assert_eq!(judge(at(3, rollout(2, "", "")), running()), Verdict::Reached);
+    assert_eq!(judge(at(3, rollout(2, "", "")), new_tasks(TaskState::Starting)), Verdict::Waiting);
+    // What another manager answers may be older than what was done.
+    assert_eq!(judge(at(2, rollout(2, "", "")), running()), Verdict::Waiting);
+    let broken = |why: &str| Verdict::Broken(vec![why.to_owned()]);
+    assert_eq!(judge(at(3, rollout(1, "web.2 failed", "")), running()), broken("web.2 failed"));
+    let later = broken("somebody changed it in the meantime: it is at revision 4");
+    assert_eq!(judge(at(4, rollout(0, "", "")), running()), later);
+    // Where nothing ran before there is nothing to replace, and what is new can still fail.
+    let failed = new_tasks(TaskState::Failed);
+    let second_failed = broken("web.2: FAILED on node-1");
+    assert_eq!(judge(at(3, rollout(2, "", "")), failed.clone()), second_failed);
+    let wanted = Wanted { known: [failed[1].id.clone()].into(), ..wanted };
+    let picture = Picture::of(at(3, rollout(2, "", "")), failed);
+    assert_eq!(picture.judge(&wanted), Verdict::Waiting);
+}
+
+#[test]
+fn an_update_says_how_far_it_is() {
+    let wanted = Wanted::new(&at(3, None), Goal::Updated);
+    let mut picture =
+        Picture::of(at(3, rollout(1, "", "web.2 pulls")), vec![task(1, 2, TaskState::Preparing)]);
+    assert_eq!(picture.summary(&wanted), "service web: 1 of 2 updated");
+    let lines: Vec<String> = picture
+        .waiting_for(Goal::Updated)
+        .into_iter()
+        .map(|(name, line)| format!("{name}: {line}"))
+        .collect();
+    assert_eq!(lines, ["update: web.2 pulls", "web.2: PREPARING on node-1"]);
+    // A change that does not say how far it is leaves what is known.
+    picture.apply(Change::Service(at(3, None)));
+    assert_eq!(picture.summary(&wanted), "service web: 1 of 2 updated");
+    let starting = Picture::of(at(3, rollout(2, "", "")), new_tasks(TaskState::Starting));
+    assert_eq!(starting.summary(&wanted), "service web: 2 of 2 updated, 1 ready");
+    let done = Picture::of(at(3, rollout(2, "", "")), new_tasks(TaskState::Running));
+    assert_eq!(done.summary(&wanted), "service web: 2 of 2 updated");
 }
 
 #[test]

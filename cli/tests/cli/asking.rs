@@ -44,13 +44,13 @@ fn a_damaged_contexts_file_is_told_without_its_text() {
 #[test]
 fn each_kind_of_refusal_has_its_exit_code() {
     let person = Person::new();
-    let said = person.fails(6, &["node", "inspect", "node-1"]);
+    let said = person.fails(6, &["node", "inspect", "forbidden"]);
     assert!(said.contains("needs the role admin, this is a viewer"), "{said}");
     person.fails(3, &["task", "inspect", "web.1"]);
     person.fails(3, &["service", "inspect", "web"]);
     person.fails(3, &["service", "ps", "web"]);
     let said = person.fails(3, &["cluster", "loops", "x"]);
-    assert!(said.contains("there is no loop x; there are: planner, liveness"), "{said}");
+    assert!(said.contains("there is no loop x; there are: garbage, liveness, planner"), "{said}");
     for wrong in [&["service"][..], &["nothing"], &["service", "create"], &["node", "ls", "--timeout", "x"]] {
         person.fails(2, wrong);
     }
@@ -60,7 +60,7 @@ fn each_kind_of_refusal_has_its_exit_code() {
 #[test]
 fn everything_is_listed_for_people_and_for_programs() {
     let person = Person::new();
-    assert_eq!(person.ok(&["service", "ls"]), "NAME   REPLICAS   IMAGE   PORTS   AGE   ID\n");
+    assert_eq!(person.ok(&["service", "ls"]), "NAME   MODE   REPLICAS   IMAGE   PORTS   AGE   ID   UPDATE\n");
     assert_eq!(person.ok(&["service", "ls", "-o", "json"]), "[]\n");
     assert_eq!(person.ok(&["service", "ls", "-o", "yaml"]).trim(), "[]");
     assert!(person.ok(&["node", "ls"]).contains("node-1   READY"));
@@ -70,26 +70,7 @@ fn everything_is_listed_for_people_and_for_programs() {
     assert_eq!((&info["id"], &info["logBytesWritten"]), (&"c1".into(), &0.into()));
     assert!(person.ok(&["cluster", "info"]).starts_with("id: c1\n"));
     assert_eq!(person.ok(&["cluster", "loops", "planner"]).lines().count(), 2);
-    assert_eq!(person.ok(&["cluster", "loops"]).lines().count(), 3);
-}
-
-#[test]
-fn images_are_imported_from_files_and_from_standard_input() {
-    let person = Person::new();
-    let file = person.path("web.tar");
-    std::fs::write(&file, "good").unwrap();
-    let file = file.to_str().unwrap();
-    let wanted = "IMAGE   NODE     SIZE   DIGEST\nweb:1   node-1   4B     sha256:1\n";
-    for _ in 0..2 {
-        assert_eq!(person.ok(&["image", "import", file]), wanted);
-    }
-    let ran = person.warren_with(&["image", "import", "-"], b"good");
-    assert_eq!((ran.code, ran.stdout.as_str()), (0, wanted), "{ran:?}");
-    let ran = person.warren_with(&["image", "import", "-"], b"bad");
-    assert!(ran.code == 1 && ran.stderr.contains("node-1: this is no image archive"), "{ran:?}");
-    let said = person.fails(1, &["image", "import", file, "--node", "node-1", "--node", "full"]);
-    assert!(said.contains("why: full: the disk is full\n"), "{said}");
-    let said = person.fails(3, &["image", "import", "/nowhere/web.tar"]);
-    assert!(said.contains("/nowhere/web.tar: there is no such file"), "{said}");
-    person.fails(2, &["image", "import", person.path("").to_str().unwrap()]);
+    let loops = person.ok(&["cluster", "loops"]);
+    assert_eq!(loops.lines().count(), 5);
+    assert!(loops.lines().nth(3).unwrap().starts_with("garbage    node-1"), "{loops}");
 }

@@ -5,5 +5,10 @@
 
 mod asking;
 mod fake;
+mod images;
+mod logs;
+mod nodes;
 mod person;
 mod services;
+mod tokens;
+mod updates;

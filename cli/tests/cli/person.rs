@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
@@ -55,6 +55,19 @@ impl Person {
         run(self.home.path(), arguments, input)
     }
 
+    /// A command that goes on by itself, with nothing on its standard input.
+    pub fn start(&self, arguments: &[&str]) -> Child {
+        let mut child = start(self.home.path(), arguments);
+        drop(child.stdin.take());
+        child
+    }
+
+    /// Its exit code and what it wrote to both outputs, whatever bytes that are.
+    pub fn bytes(&self, arguments: &[&str]) -> (i32, Vec<u8>, Vec<u8>) {
+        let output = self.start(arguments).wait_with_output().unwrap();
+        (output.status.code().unwrap(), output.stdout, output.stderr)
+    }
+
     /// What it printed; it must succeed.
     #[track_caller]
     pub fn ok(&self, arguments: &[&str]) -> String {
@@ -72,8 +85,8 @@ impl Person {
     }
 }
 
-fn run(home: &Path, arguments: &[&str], input: &[u8]) -> Ran {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_warren"))
+fn start(home: &Path, arguments: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_warren"))
         .args(arguments)
         .env_clear()
         .env("HOME", home)
@@ -83,7 +96,11 @@ fn run(home: &Path, arguments: &[&str], input: &[u8]) -> Ran {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap();
+        .unwrap()
+}
+
+fn run(home: &Path, arguments: &[&str], input: &[u8]) -> Ran {
+    let mut child = start(home, arguments);
     // A program that does not read its input may have closed it.
     let _ = child.stdin.take().unwrap().write_all(input);
     let output = child.wait_with_output().unwrap();

@@ -18,7 +18,7 @@ fn a_service_is_created_waited_for_shown_and_removed() {
 
     let listed = person.ok(&["service", "ls"]);
     let row: Vec<&str> = listed.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!(row[..4], ["web", "0/2", "runs", "8080->80/tcp"], "{listed}");
+    assert_eq!(row[..5], ["web", "replicated", "0/2", "runs", "8080->80/tcp"], "{listed}");
     assert_eq!(*row.last().unwrap(), &id[..10], "{listed}");
     let tasks = person.ok(&["service", "ps", "web"]);
     let names: Vec<&str> = tasks.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
@@ -124,13 +124,13 @@ fn what_this_version_lacks_is_refused_by_name() {
     for (more, wanted) in [
         (["--publish", "53:53/udp"], "/udp is not supported by this version"),
         (["--publish", "80:80,mode=ingress"], "mode=ingress is not supported by this version"),
-        (["--mode", "global"], "global is not supported by this version"),
+        (["--mode", "job"], "job is not supported by this version; replicated and global are"),
     ] {
         let said = person.fails(2, &create("web", "runs", &more));
         assert!(said.contains(wanted), "{said}");
     }
-    let said = person.fails(2, &["service", "logs", "web"]);
-    assert!(said.starts_with("error: `warren service logs` is not supported by this version\n"), "{said}");
+    let said = person.fails(2, &["service", "exec", "web"]);
+    assert!(said.starts_with("error: `warren service exec` is not supported by this version\n"), "{said}");
     assert_eq!(person.manager.replicas("web"), None);
 }
 

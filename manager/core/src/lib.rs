@@ -20,7 +20,7 @@ pub mod steady;
 
 pub use liveness::Liveness;
 pub use reason::reason;
-pub use reconcile::{Plan, reap, reconcile_level, reconcile_replicated};
+pub use reconcile::{Plan, Rollout, reap, reap_tokens, reconcile_level, reconcile_service, rollout};
 pub use scheduler::{Placement, Refusals, schedule, schedule_up_to};
 pub use state::{Answer, Applied, Change, Cluster, Command, Digest, LEVEL, NewTask, Outcome, Refusal, State};
 pub use steady::Steady;

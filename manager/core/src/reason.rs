@@ -32,6 +32,9 @@ pub fn reason(state: &State, refusals: Option<&Refusals>, task: &Task, now: Time
             format!("waits for node {node} to take it on")
         }
         TaskState::Accepted | TaskState::Preparing => format!("is being prepared on node {node}"),
+        TaskState::Ready if task.desired == Desired::Ready => {
+            format!("is ready on node {node}, to take over from the task that it replaces")
+        }
         TaskState::Ready | TaskState::Starting | TaskState::Running => {
             format!("is being started on node {node}{}", exit(task.observed.exit))
         }

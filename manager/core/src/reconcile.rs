@@ -8,15 +8,21 @@
 
 pub(crate) mod backoff;
 mod level;
+mod misplaced;
 mod reap;
-mod replicated;
+mod rollout;
+mod service;
+mod slot;
+mod tokens;
 
 use std::time::Duration;
 
 use crate::state::Command;
 pub use level::reconcile_level;
 pub use reap::reap;
-pub use replicated::reconcile_replicated;
+pub use rollout::{Rollout, rollout};
+pub use service::reconcile_service;
+pub use tokens::reap_tokens;
 
 /// How many tasks one plan touches.
 pub const MAX_ITEMS: usize = 1000;
@@ -44,9 +50,19 @@ struct Budget {
     exceeded: bool,
 }
 
-impl Budget {
-    fn new() -> Self {
+impl Default for Budget {
+    fn default() -> Self {
         Self { left: MAX_ITEMS, exceeded: false }
+    }
+}
+
+impl Budget {
+    /// Room for this many items that belong together; if there is none, the plan is full.
+    fn take(&mut self, items: usize) -> bool {
+        let fits = !self.exceeded && items <= self.left;
+        self.exceeded |= !fits;
+        self.left -= if fits { items } else { 0 };
+        fits
     }
 
     /// As many of the items as there is room for.

@@ -1,9 +1,9 @@
 //! Which task goes to which node, and why the rest goes nowhere.
 //!
-//! Tasks of one revision are alike, so they are placed as a group: the nodes are filtered once, kept in a
-//! heap by score, and each placement is accounted on a working copy before the next is made. Addresses and
-//! ports are given out when the placement is applied; what the plan found to fit fits then too, if nothing
-//! else came between.
+//! Tasks of one revision are alike, so they are placed as a group (that of a global service goes to its node or
+//! nowhere, and is one by itself): the nodes are filtered once, kept in a heap by score, and each placement is
+//! accounted on a working copy before the next is made. Addresses and ports are given out when the placement is
+//! applied; what the plan found to fit fits then too, if nothing else came between.
 //!
 //! To add a filter: one file in `filter/`, one line in `filter::FILTERS`.
 
@@ -51,6 +51,10 @@ pub(crate) struct Group<'a> {
     state: &'a State,
     service: &'a Service,
     revision: &'a Revision,
+    /// The only node that the tasks may go to.
+    bound_to: Option<NodeId>,
+    /// Where the task is that this one replaces; asked only where there may be so many tasks on one node.
+    replaces_on: Option<NodeId>,
     tasks: Vec<TaskId>,
 }
 
@@ -119,7 +123,9 @@ impl<'a> Waiting<'a> {
     fn group(&mut self, limit: usize) -> Option<Group<'a>> {
         let first = self.next?;
         let service = self.state.service(&first.id.service)?;
-        let mut group = Group { state: self.state, service, revision: &first.revision, tasks: Vec::new() };
+        let (state, revision) = (self.state, &*first.revision);
+        let (bound_to, replaces_on) = (first.bound_to, replaces_on(state, service, first));
+        let mut group = Group { state, service, revision, bound_to, replaces_on, tasks: Vec::new() };
         while let Some(task) = self.next.filter(|task| group.takes(task) && group.tasks.len() < limit) {
             group.tasks.push(task.id);
             self.advance();
@@ -136,9 +142,25 @@ impl<'a> Waiting<'a> {
 }
 
 impl Group<'_> {
-    fn takes(&self, task: &Task) -> bool {
-        self.service.id == task.id.service && self.revision.number == task.revision.number
+    /// Where the tasks may run is the service's to say now, whatever their revision once said: a change of that
+    /// alone makes no new tasks.
+    fn placement(&self) -> &warren_types::Placement {
+        &self.service.revision.placement
     }
+
+    fn takes(&self, task: &Task) -> bool {
+        self.service.id == task.id.service
+            && self.revision.number == task.revision.number
+            && self.bound_to == task.bound_to
+            && self.replaces_on == replaces_on(self.state, self.service, task)
+    }
+}
+
+/// The node of the task that this one replaces, where it matters how many of the service are there: such tasks are
+/// not alike.
+fn replaces_on(state: &State, service: &Service, task: &Task) -> Option<NodeId> {
+    service.revision.placement.max_per_node?;
+    state.predecessor(task)?.node
 }
 
 /// Places the group's first `wanted` tasks, best node first. Answers how many found one.
@@ -148,6 +170,9 @@ fn place(
     wanted: usize,
     assignments: &mut Vec<(TaskId, NodeId)>,
 ) -> usize {
+    if let Some(node) = group.bound_to {
+        return place_there(view, group, node, wanted, assignments);
+    }
     let mut fitting: BinaryHeap<Reverse<(Score, usize)>> = BinaryHeap::from_iter(
         view.candidates
             .iter()
@@ -166,6 +191,25 @@ fn place(
         } else {
             PeekMut::pop(best);
         }
+    }
+    wanted
+}
+
+/// Places tasks that may go to one node only.
+fn place_there(
+    view: &mut View<'_>,
+    group: &Group<'_>,
+    node: NodeId,
+    wanted: usize,
+    assignments: &mut Vec<(TaskId, NodeId)>,
+) -> usize {
+    let Some(candidate) = view.candidate(node) else { return 0 };
+    for (placed, task) in group.tasks[..wanted].iter().enumerate() {
+        if !filter::admits(group, candidate) {
+            return placed;
+        }
+        candidate.take(group);
+        assignments.push((*task, node));
     }
     wanted
 }

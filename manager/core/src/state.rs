@@ -6,6 +6,7 @@
 
 mod address;
 mod apply;
+mod claim;
 mod cluster;
 mod command;
 mod digest;
@@ -17,13 +18,17 @@ mod outcome;
 mod parts;
 mod query;
 mod refusal;
+mod shape;
+mod tokens;
 
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use warren_types::{Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp};
+use warren_types::{Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp, Token, TokenId};
 
 pub use address::capacity;
+pub use apply::HISTORY;
+pub(crate) use claim::{Claim, admits, claim, fulfils};
 pub use cluster::Cluster;
 pub use command::{Command, NewTask};
 pub use digest::Digest;
@@ -34,8 +39,12 @@ pub use invariants::Broken;
 pub use level::LEVEL;
 pub use outcome::{Answer, Change, Outcome};
 pub use parts::Parts;
+pub(crate) use query::numbers;
 pub use query::{HEARTBEAT, SYNC};
 pub use refusal::{Kind, Refusal};
+pub(crate) use shape::{finishes, same_shape};
+pub(crate) use tokens::forgotten_at;
+pub use tokens::{MAX_TOKENS, TOKEN_REST};
 
 /// The newest raft entry that a state contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -59,6 +68,7 @@ pub struct State {
     services: OrdMap<ServiceId, Arc<Service>>,
     tasks: OrdMap<TaskId, Arc<Task>>,
     nodes: OrdMap<NodeId, Arc<Node>>,
+    tokens: OrdMap<TokenId, Arc<Token>>,
     /// How many node subnets have been given out. They are never given twice.
     subnets: u64,
     /// Per node, which of its addresses is tried next; rotates, so that a freed address rests.
@@ -109,6 +119,11 @@ impl State {
         self.nodes.values()
     }
 
+    /// All join tokens, by id.
+    pub fn tokens(&self) -> impl Iterator<Item = &Arc<Token>> {
+        self.tokens.values()
+    }
+
     /// How many tasks there are, records of ended ones included.
     pub fn task_count(&self) -> usize {
         self.tasks.len()
@@ -127,6 +142,11 @@ impl State {
     /// The node, if it exists.
     pub fn node(&self, id: &NodeId) -> Option<&Arc<Node>> {
         self.nodes.get(id)
+    }
+
+    /// The join token, if it exists.
+    pub fn token(&self, id: &TokenId) -> Option<&Arc<Token>> {
+        self.tokens.get(id)
     }
 
     /// What only the deciding code reads by.

@@ -1,11 +1,9 @@
 //! The cluster as a whole: what it is, its background loops, what changes.
 
-use std::sync::PoisonError;
-
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
-use warren_control::{LoopState, LoopStatus, Loops};
+use warren_control::{LoopState, LoopStatus};
 use warren_proto::v1::{self, cluster_server};
 use warren_types::NodeStatus;
 
@@ -41,13 +39,19 @@ impl cluster_server::Cluster for Api {
             log_engine: self.log_engine.to_string(),
             log_held: published.held.as_ref().map(|held| held.why.to_string()).unwrap_or_default(),
             log_held_since: published.held.as_ref().map(|held| held.since.0),
+            ca_digest: self.authority.digest().to_string(),
         }))
     }
 
     async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
-        let registries = self.loops.read().unwrap_or_else(PoisonError::into_inner);
-        let loops = registries.iter().flat_map(Loops::snapshot).map(show_loop);
-        Ok(Response::new(v1::LoopsResponse { loops: loops.collect() }))
+        let published = self.store.read();
+        let mut loops: Vec<v1::Loop> = self.loops.snapshot().into_iter().map(show_loop).collect();
+        for (node, told) in self.registry.loops() {
+            let name = published.state.node(&node).map(|node| node.name.to_string());
+            let name = name.unwrap_or_else(|| node.to_string());
+            loops.extend(told.into_iter().map(|told| v1::Loop { node: name.clone(), ..told }));
+        }
+        Ok(Response::new(v1::LoopsResponse { loops }))
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
@@ -76,5 +80,6 @@ fn show_loop(status: LoopStatus) -> v1::Loop {
         last_error: status.last_failure.map(|failure| failure.error).unwrap_or_default(),
         runs: status.runs,
         failures: status.failures,
+        node: String::new(),
     }
 }

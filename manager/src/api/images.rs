@@ -1,28 +1,26 @@
-//! Images: an archive goes from the client through this manager to the workers that shall have it.
+//! Images on the nodes: import, pull, list, prune. Each node does it by itself, over a stream that it dials; here is
+//! what the client hears of it.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+mod ask;
+mod import;
+mod pull;
+
 use std::time::Duration;
 
-use bytes::Bytes;
-use rand::RngExt;
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::SendTimeoutError;
-use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
-use warren_core::State;
-use warren_proto::v1::import_progress::Event;
 use warren_proto::v1::import_request::Message;
-use warren_proto::v1::stream_frame::Frame;
+use warren_proto::v1::open::Purpose;
 use warren_proto::v1::{self, images_server};
-use warren_types::{Id, Node, NodeId, NodeStatus};
+use warren_types::{ImageReference, Violation};
 
+use self::import::CHUNKS;
 use super::Api;
+use super::access::caller_of;
+use super::open::targets;
 use super::problem::status_of;
-use crate::session::link::frame;
-use crate::session::streams::Attached;
 
 /// How long a worker may take to dial in.
 const ATTACH: Duration = Duration::from_secs(10);
@@ -30,16 +28,15 @@ const ATTACH: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_secs(120);
 /// How long a worker may say nothing: unpacking a large layer takes a while without anything to tell.
 const WORD: Duration = Duration::from_secs(300);
-/// How long we look for why a worker closed its stream.
-const LAST_WORD: Duration = Duration::from_secs(1);
-/// Chunks that may wait for one worker.
-const CHUNKS: usize = 8;
-
-type Progress = mpsc::Sender<Result<v1::ImportProgress, Status>>;
+/// How long a worker may take for its list.
+const LIST: Duration = Duration::from_secs(15);
+/// How long a worker may take to remove images.
+const PRUNE: Duration = Duration::from_secs(120);
 
 #[tonic::async_trait]
 impl images_server::Images for Api {
     type ImportStream = ReceiverStream<Result<v1::ImportProgress, Status>>;
+    type PullStream = ReceiverStream<Result<v1::PullProgress, Status>>;
 
     async fn import(
         &self,
@@ -52,7 +49,7 @@ impl images_server::Images for Api {
         let Some(Message::Target(target)) = first.transpose()?.and_then(|m| m.message) else {
             return Err(Status::invalid_argument("the first message of an import says which nodes"));
         };
-        let nodes = targets(&self.store.read().state, &target.nodes)?;
+        let nodes = targets(&self.store.read().state, &target.nodes, "import an image")?;
         let (progress, stream) = mpsc::channel(CHUNKS * nodes.len());
         let (api, stop) = (self.clone(), self.shutdown.token());
         self.shutdown.spawn("import", async move {
@@ -67,178 +64,50 @@ impl images_server::Images for Api {
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
-}
 
-impl Api {
-    /// Passes the archive on to all nodes at once. Without its end no worker imports anything.
-    async fn relay(
+    async fn pull(&self, request: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
+        let caller = caller_of(&request);
+        let v1::PullRequest { reference, nodes, always } = request.into_inner();
+        let image: ImageReference =
+            reference.parse().map_err(|why| status_of(Violation::new("reference", why)))?;
+        let nodes = targets(&self.store.read().state, &nodes, "pull an image")?;
+        tracing::info!(%caller, %image, nodes = nodes.len(), "image pull");
+        let (progress, stream) = mpsc::channel(CHUNKS * nodes.len());
+        let (api, stop) = (self.clone(), self.shutdown.token());
+        let pull = v1::PullImage { reference: image.to_string(), always };
+        self.shutdown.spawn("pull", async move {
+            tokio::select! {
+                () = api.pull_on(nodes, &pull, &progress) => {}
+                // Nobody wants it any more: the workers see their streams end.
+                () = progress.closed() => {}
+                () = stop.cancelled() => {
+                    let _ = progress.try_send(Err(Status::unavailable("this manager stops")));
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn list(
         &self,
-        nodes: BTreeMap<NodeId, String>,
-        mut archive: Streaming<v1::ImportRequest>,
-        progress: &Progress,
-    ) -> Result<(), Status> {
-        let mut feeds = Vec::with_capacity(nodes.len());
-        let mut relays = JoinSet::new();
-        for (node, name) in nodes {
-            let (feed, chunks) = mpsc::channel(CHUNKS);
-            feeds.push(feed);
-            relays.spawn(Relay { node, name, progress: progress.clone() }.run(self.clone(), chunks));
-        }
-        let distributed = distribute(&mut archive, feeds).await;
-        while relays.join_next().await.is_some() {}
-        distributed
-    }
-}
-
-/// The nodes to import on, each once, with their names.
-fn targets(state: &State, wanted: &[String]) -> Result<BTreeMap<NodeId, String>, Status> {
-    let named = |node: &Arc<Node>| (node.id, node.name.to_string());
-    if wanted.is_empty() {
-        let ready = state.nodes().filter(|node| node.status == NodeStatus::Ready);
-        let nodes: BTreeMap<_, _> = ready.map(named).collect();
-        if nodes.is_empty() {
-            return Err(Status::failed_precondition("no node is READY to import an image"));
-        }
-        return Ok(nodes);
-    }
-    wanted.iter().map(|name| state.find_node(name).map(named).map_err(status_of)).collect()
-}
-
-/// One piece of the archive, or its end. A channel that closes without the end means that the client broke off.
-enum Piece {
-    Data(Bytes),
-    End,
-}
-
-/// The slowest worker sets the pace; one that is gone no longer counts.
-async fn distribute(
-    archive: &mut Streaming<v1::ImportRequest>,
-    mut feeds: Vec<mpsc::Sender<Piece>>,
-) -> Result<(), Status> {
-    loop {
-        let late = |_| Status::deadline_exceeded("the archive stopped arriving");
-        match tokio::time::timeout(STEP, archive.next()).await.map_err(late)?.transpose()? {
-            None => break,
-            Some(v1::ImportRequest { message: Some(Message::Chunk(chunk)) }) => {
-                let mut alive = Vec::with_capacity(feeds.len());
-                for feed in feeds {
-                    if feed.send(Piece::Data(chunk.clone())).await.is_ok() {
-                        alive.push(feed);
-                    }
-                }
-                if alive.is_empty() {
-                    // All of them said why.
-                    return Ok(());
-                }
-                feeds = alive;
-            }
-            Some(_) => return Err(Status::invalid_argument("only chunks follow the target")),
-        }
-    }
-    for feed in feeds {
-        // A worker that failed has said so itself.
-        let _ = feed.send(Piece::End).await;
-    }
-    Ok(())
-}
-
-/// A worker that closes its stream has often said why, and we have not read it yet.
-async fn last_word(stream: &mut Attached) -> Option<String> {
-    let failed = async {
-        while let Some(Ok(word)) = stream.inbound.next().await {
-            if let Some(Frame::Failed(why)) = word.frame {
-                return Some(why);
-            }
-        }
-        None
-    };
-    tokio::time::timeout(LAST_WORD, failed).await.ok().flatten()
-}
-
-/// One worker's share of an import.
-struct Relay {
-    node: NodeId,
-    name: String,
-    progress: Progress,
-}
-
-impl Relay {
-    async fn run(self, api: Api, mut chunks: mpsc::Receiver<Piece>) {
-        if let Err(why) = self.import(&api, &mut chunks).await {
-            self.tell(Event::Failed(why)).await;
-        }
+        request: Request<v1::ListImagesRequest>,
+    ) -> Result<Response<v1::ListImagesResponse>, Status> {
+        let nodes = targets(&self.store.read().state, &request.get_ref().nodes, "list its images")?;
+        let purpose = Purpose::ListImages(v1::ListImages {});
+        let nodes = self.ask_images(nodes, purpose, LIST).await;
+        Ok(Response::new(v1::ListImagesResponse { nodes }))
     }
 
-    async fn tell(&self, event: Event) {
-        // The client may have left; the workers finish what they began.
-        let _ = self.progress.send_timeout(Ok(self.progress(event)), STEP).await;
-    }
-
-    fn try_tell(&self, event: Event) {
-        let _ = self.progress.try_send(Ok(self.progress(event)));
-    }
-
-    fn progress(&self, event: Event) -> v1::ImportProgress {
-        v1::ImportProgress { node: self.name.clone(), event: Some(event) }
-    }
-
-    async fn import(&self, api: &Api, chunks: &mut mpsc::Receiver<Piece>) -> Result<(), String> {
-        let mut stream = self.attach(api).await?;
-        let mut complete = false;
-        loop {
-            let word = tokio::select! {
-                piece = chunks.recv(), if !complete => {
-                    complete = matches!(piece, Some(Piece::End));
-                    if let Err(why) = self.pass_on(&stream, piece).await {
-                        return Err(last_word(&mut stream).await.unwrap_or(why));
-                    }
-                    continue;
-                }
-                word = tokio::time::timeout(WORD, stream.inbound.next()) => word,
-            };
-            let word = word.map_err(|_| "the worker said nothing for too long")?;
-            let word = word.transpose().map_err(|status| status.message().to_string())?;
-            match word.and_then(|frame| frame.frame) {
-                // A client that does not keep up learns the next number.
-                Some(Frame::ReceivedBytes(bytes)) => self.try_tell(Event::ReceivedBytes(bytes)),
-                Some(Frame::Imported(found)) => {
-                    let v1::ImportedImageFrame { reference, digest, size_bytes } = found;
-                    self.tell(Event::Imported(v1::ImportedImage { reference, digest, size_bytes })).await;
-                }
-                Some(Frame::Failed(why)) => return Err(why),
-                Some(Frame::Done(_)) => {
-                    self.tell(Event::Done(v1::Done {})).await;
-                    return Ok(());
-                }
-                Some(Frame::StreamId(_) | Frame::Data(_) | Frame::End(_)) | None => {
-                    return Err("the worker broke off the import".into());
-                }
-            }
-        }
-    }
-
-    async fn attach(&self, api: &Api) -> Result<Attached, String> {
-        let outbox = api.registry.outbox(self.node).ok_or("the node has no session with this manager")?;
-        let id = Id(rand::rng().random()).to_string();
-        let expected = api.streams.expect(id, self.node);
-        let purpose = Some(v1::open::Purpose::ImportImage(v1::ImportImage {}));
-        let open = v1::Open { stream_id: expected.id().to_string(), purpose };
-        let open = frame(v1::manager_frame::Frame::Open(open));
-        outbox.send_timeout(Ok(open), ATTACH).await.map_err(|_| "the node's session ended")?;
-        let attached = tokio::time::timeout(ATTACH, expected.attached()).await;
-        attached.map_err(|_| "the node did not open the stream within 10 s".to_string())?
-    }
-
-    async fn pass_on(&self, stream: &Attached, piece: Option<Piece>) -> Result<(), String> {
-        let frame = match piece {
-            Some(Piece::Data(data)) => Frame::Data(data),
-            Some(Piece::End) => Frame::End(v1::EndOfData {}),
-            None => return Err("the client broke off before the end of the archive".into()),
-        };
-        let frame = Ok(v1::StreamFrame { frame: Some(frame) });
-        stream.outbound.send_timeout(frame, STEP).await.map_err(|error| match error {
-            SendTimeoutError::Timeout(_) => "the worker reads too slowly".to_string(),
-            SendTimeoutError::Closed(_) => "the worker closed the stream".to_string(),
-        })
+    async fn prune(
+        &self,
+        request: Request<v1::PruneImagesRequest>,
+    ) -> Result<Response<v1::PruneImagesResponse>, Status> {
+        let caller = caller_of(&request);
+        let v1::PruneImagesRequest { nodes, unused_for_ms } = request.into_inner();
+        let nodes = targets(&self.store.read().state, &nodes, "remove images")?;
+        tracing::info!(%caller, nodes = nodes.len(), unused_for_ms, "image prune");
+        let purpose = Purpose::PruneImages(v1::PruneImages { unused_for_ms });
+        let nodes = self.ask_images(nodes, purpose, PRUNE).await;
+        Ok(Response::new(v1::PruneImagesResponse { nodes }))
     }
 }

@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 use warren_core::Refusal;
-use warren_proto::status::Problem;
+use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_types::{Violation, Violations};
 
 use crate::store::{Doubt, ProposeError};
@@ -11,6 +11,12 @@ use crate::store::{Doubt, ProposeError};
 pub trait IntoProblem {
     /// The error as callers see it.
     fn into_problem(self) -> Problem;
+}
+
+/// What a node hears that was removed from the cluster. Trying again does not help: it has to join anew.
+pub fn node_removed() -> Status {
+    let message = "this node was removed from the cluster; join again if it shall come back";
+    Problem::new(Code::FailedPrecondition, NODE_REMOVED, message).into()
 }
 
 /// The status for an error.
@@ -35,6 +41,13 @@ impl IntoProblem for Refusal {
         let (code, reason) = match &self {
             Refusal::Invalid(violations) => return violations.clone().into(),
             Refusal::NotFound { .. } => (Code::NotFound, "NOT_FOUND"),
+            Refusal::NoRevision { .. } => (Code::NotFound, "NO_REVISION"),
+            Refusal::NothingBefore { .. } => (Code::FailedPrecondition, "NOTHING_BEFORE"),
+            Refusal::NodeInUse { .. } => (Code::FailedPrecondition, "NODE_IN_USE"),
+            Refusal::TokenUnknown => (Code::PermissionDenied, "TOKEN_UNKNOWN"),
+            Refusal::TokenExpired => (Code::PermissionDenied, "TOKEN_EXPIRED"),
+            Refusal::TokenUsedUp { .. } => (Code::PermissionDenied, "TOKEN_USED_UP"),
+            Refusal::TooManyTokens { .. } => (Code::ResourceExhausted, "TOO_MANY_TOKENS"),
             Refusal::Ambiguous { .. } => (Code::InvalidArgument, "AMBIGUOUS"),
             Refusal::AlreadyExists { .. } => (Code::AlreadyExists, "ALREADY_EXISTS"),
             Refusal::PortTaken { .. } => (Code::AlreadyExists, "PORT_TAKEN"),

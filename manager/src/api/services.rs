@@ -1,20 +1,51 @@
-//! Services: create, read, scale, remove.
+//! Services: create, read, scale, update, return to what they were, remove.
 
 use tonic::{Request, Response, Status};
 use warren_core::{Command, State};
 use warren_proto::convert::replicas;
 use warren_proto::v1::{self, services_server};
-use warren_types::{ServiceId, ServiceSpec};
+use warren_types::{Revision, Service, ServiceId, ServiceSpec, TaskState, Violation, Violations};
 
 use super::Api;
+use super::access::caller_of;
 use super::paging::Page;
 use super::problem::status_of;
+
+/// The spec that an update asks for; paths start at the request.
+fn updated(spec: Option<v1::ServiceSpec>) -> Result<ServiceSpec, Violations> {
+    let spec = spec.ok_or_else(|| Violation::new("spec", "is missing"))?;
+    ServiceSpec::try_from(spec).map_err(|inner| {
+        let mut wrong = Violations::default();
+        wrong.nest("spec", inner);
+        wrong
+    })
+}
+
+fn show_revision(state: &State, service: &Service, revision: &Revision) -> v1::Revision {
+    let runs = |state: TaskState| state == TaskState::Running;
+    let tasks = state.tasks_of(&service.id).filter(|task| task.revision.number == revision.number);
+    let running = tasks.filter(|task| task.holds_node() && runs(task.observed.state)).count();
+    v1::Revision {
+        number: revision.number,
+        created_at: revision.created_at.0,
+        task: Some((&revision.task).into()),
+        ports: revision.ports.iter().map(Into::into).collect(),
+        placement: Some((&revision.placement).into()),
+        digest: service.pins.get(&revision.number).map(ToString::to_string).unwrap_or_default(),
+        current: revision.number == service.revision.number,
+        running: u32::try_from(running).unwrap_or(u32::MAX),
+    }
+}
 
 impl Api {
     fn service_after(&self, id: ServiceId) -> Result<Response<v1::Service>, Status> {
         let published = self.store.read();
         let service = published.state.find_service(&id.to_string()).map_err(status_of)?;
         Ok(Response::new(self.show_service(&published.state, service)))
+    }
+
+    fn version_of(&self, id: ServiceId) -> Option<u64> {
+        self.store.read().state.service(&id).map(|service| service.version)
     }
 
     fn service_id(&self, state: &State, reference: &str) -> Result<ServiceId, Status> {
@@ -62,6 +93,49 @@ impl services_server::Services for Api {
         let command = Command::ScaleService { id, version: request.version, replicas, at: self.clock.now() };
         self.store.propose(command).await.map_err(status_of)?;
         self.service_after(id)
+    }
+
+    async fn update(
+        &self,
+        request: Request<v1::UpdateServiceRequest>,
+    ) -> Result<Response<v1::Service>, Status> {
+        let caller = caller_of(&request);
+        let v1::UpdateServiceRequest { reference, version, spec, force } = request.into_inner();
+        let spec = updated(spec).map_err(status_of)?;
+        let id = self.service_id(&self.store.read().state, &reference)?;
+        // Forced twice would be done twice, so it is done for the version that is there now.
+        let version = version.or_else(|| self.version_of(id).filter(|_| force));
+        let command = Command::UpdateService { id, version, spec, force, at: self.clock.now() };
+        self.store.propose(command).await.map_err(status_of)?;
+        tracing::info!(%caller, service = %id, force, "service updated");
+        self.service_after(id)
+    }
+
+    async fn rollback(
+        &self,
+        request: Request<v1::RollbackServiceRequest>,
+    ) -> Result<Response<v1::Service>, Status> {
+        let caller = caller_of(&request);
+        let v1::RollbackServiceRequest { reference, version, revision } = request.into_inner();
+        let id = self.service_id(&self.store.read().state, &reference)?;
+        // "The one before" is relative to what is there now.
+        let version = version.or_else(|| self.version_of(id).filter(|_| revision.is_none()));
+        let command = Command::RollbackService { id, version, revision, at: self.clock.now() };
+        self.store.propose(command).await.map_err(status_of)?;
+        tracing::info!(%caller, service = %id, ?revision, "service rolled back");
+        self.service_after(id)
+    }
+
+    async fn history(
+        &self,
+        request: Request<v1::Reference>,
+    ) -> Result<Response<v1::HistoryResponse>, Status> {
+        let published = self.store.read();
+        let state = &published.state;
+        let service = state.find_service(&request.get_ref().reference).map_err(status_of)?;
+        let newest_first = std::iter::once(&service.revision).chain(service.history.iter().rev());
+        let revisions = newest_first.map(|revision| show_revision(state, service, revision)).collect();
+        Ok(Response::new(v1::HistoryResponse { revisions }))
     }
 
     async fn remove(

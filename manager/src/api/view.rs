@@ -1,6 +1,6 @@
 //! Objects as they are shown: the replicated state, with what is known beside it.
 
-use warren_core::{State, reason};
+use warren_core::{Rollout, State, reason, rollout};
 use warren_proto::v1;
 use warren_types::{Node, NodeStatus, Observed, Service, Task};
 
@@ -20,6 +20,9 @@ impl Api {
             removing: service.removing,
             running: counts.ready,
             tasks: counts.tasks,
+            rollout: Some(show_rollout(rollout(state, &service.id))),
+            wanted: state.wanted(service),
+            digest: service.pins.get(&service.revision.number).map(ToString::to_string).unwrap_or_default(),
         }
     }
 
@@ -51,6 +54,12 @@ impl Api {
             exit: task.observed.exit.map(Into::into),
             removed: task.observed.removed,
             lost_since: task.lost_since.map(|at| at.0),
+            next_attempt: task.observed.next_attempt.map(|at| at.0),
+            bound_to: task.bound_to.map(|id| id.to_string()).unwrap_or_default(),
+            digest: service
+                .and_then(|service| service.pins.get(&task.revision.number))
+                .map(ToString::to_string)
+                .unwrap_or_default(),
         }
     }
 
@@ -68,6 +77,7 @@ impl Api {
         task.observed.since = said.since.max(since);
         task.observed.reason = said.reason.into();
         task.observed.exit = said.exit.or(task.observed.exit);
+        task.observed.next_attempt = said.next_attempt;
         Some(task)
     }
 
@@ -87,6 +97,14 @@ impl Api {
             reserved: Some(used.reserved.into()),
             tasks: used.tasks,
             usage,
+            role: v1::NodeRole::from(node.role).into(),
+            labels: node.labels.clone(),
+            availability: v1::Availability::from(node.availability).into(),
         }
     }
+}
+
+fn show_rollout(rollout: Rollout) -> v1::Rollout {
+    let Rollout { updated, total, stopped, waiting } = rollout;
+    v1::Rollout { updated, total, stopped: stopped.unwrap_or_default(), waiting: waiting.unwrap_or_default() }
 }

@@ -11,8 +11,10 @@ pub enum Key {
     Liveness,
     /// Are there tasks without a node?
     Schedule,
+    /// Are there tokens that expired long ago?
+    Tokens,
     /// Has the service the tasks it should have, and no others?
-    Replicas(ServiceId),
+    Service(ServiceId),
     /// Are there records of the service that nobody needs any more?
     Reap(ServiceId),
 }

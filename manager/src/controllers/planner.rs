@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use warren_control::Outcome;
-use warren_core::{LEVEL, Liveness, Plan, reap, reconcile_level, reconcile_replicated, schedule};
+use warren_core::{LEVEL, Liveness, Plan, reap, reap_tokens, reconcile_level, reconcile_service, schedule};
 use warren_types::Timestamp;
 
 use super::Refusals;
@@ -50,7 +50,8 @@ impl Planner {
         let plan = match key {
             // This manager is the only member.
             Key::Level => reconcile_level(&published.state, [LEVEL]),
-            Key::Replicas(id) => reconcile_replicated(&published.state, &id, now),
+            Key::Tokens => reap_tokens(&published.state, now),
+            Key::Service(id) => reconcile_service(&published.state, &id, now),
             Key::Reap(id) => reap(&published.state, &id),
             Key::Schedule => self.schedule(&published, now),
             Key::Liveness => self.liveness(&published, now),

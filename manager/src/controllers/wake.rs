@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use warren_control::{QueueFull, QueueHandle};
 use warren_core::{Change, State};
-use warren_types::NodeId;
+use warren_types::{Mode, NodeId};
 
 use super::key::Key;
 use crate::session::Registry;
@@ -54,9 +54,9 @@ impl Waker {
         let published = self.store.read();
         self.registry.wake_all();
         let services = published.state.services_after(None).map(|service| service.id);
-        let keys = services.flat_map(|id| [Key::Replicas(id), Key::Reap(id)]);
+        let keys = services.flat_map(|id| [Key::Service(id), Key::Reap(id)]);
         self.wake_scheduler();
-        self.wake(keys.chain([Key::Level, Key::Liveness]).collect());
+        self.wake(keys.chain([Key::Level, Key::Liveness, Key::Tokens]).collect());
     }
 
     fn wake_changed(&self, published: &Published, batches: &[Batch]) {
@@ -64,15 +64,19 @@ impl Waker {
         let (mut keys, mut nodes, mut places_changed) = (BTreeSet::new(), BTreeSet::new(), false);
         for change in batches.iter().flat_map(|batch| batch.changes.iter()) {
             match *change {
-                Change::Service(id) => keys.extend([Key::Replicas(id), Key::Reap(id)]),
-                Change::Task(id) => keys.extend([Key::Replicas(id.service), Key::Reap(id.service)]),
+                Change::Service(id) => keys.extend([Key::Service(id), Key::Reap(id)]),
+                Change::Task(id) => keys.extend([Key::Service(id.service), Key::Reap(id.service)]),
                 Change::Node(id) => {
                     places_changed = true;
                     keys.insert(Key::Liveness);
                     keys.extend(services_on(state, &id));
+                    keys.extend(services_everywhere(state));
                 }
                 Change::Assignment(id) => {
                     nodes.insert(id);
+                }
+                Change::Token(_) => {
+                    keys.insert(Key::Tokens);
                 }
                 Change::Cluster => {
                     keys.insert(Key::Level);
@@ -104,6 +108,13 @@ impl Waker {
     }
 }
 
+/// Those whose tasks may have to leave the node.
 fn services_on(state: &State, node: &NodeId) -> BTreeSet<Key> {
-    state.tasks_on(node).map(|task| Key::Replicas(task.id.service)).collect()
+    state.tasks_on(node).map(|task| Key::Service(task.id.service)).collect()
+}
+
+/// Global services: they may want a task on a node that has none of them.
+fn services_everywhere(state: &State) -> impl Iterator<Item = Key> {
+    let global = state.services().filter(|service| service.spec.mode == Mode::Global);
+    global.map(|service| Key::Service(service.id))
 }

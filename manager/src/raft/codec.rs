@@ -3,7 +3,8 @@
 //!
 //! What this version does not know all of stops the manager. That is more than protobuf does, which skips
 //! fields that it has no name for: a member that did so would apply less than the others, and differ from
-//! then on without a word. So whatever is read is written again, and must give the same bytes.
+//! then on without a word. So whatever is read is written again, from what it was taken for, and must give the same
+//! bytes.
 
 mod object;
 mod read;
@@ -66,12 +67,12 @@ pub fn encode(command: &Command) -> Vec<u8> {
 pub fn decode(bytes: &[u8]) -> Result<Command, CodecError> {
     const WHAT: &str = "a command in the log";
     let wire = v1::Command::decode(bytes).map_err(|source| CodecError::Damaged { what: WHAT, source })?;
-    if wire.encode_to_vec() != bytes {
-        return Err(CodecError::Unknown(WHAT));
-    }
     let command = wire.command.ok_or(CodecError::Unknown(WHAT))?;
     let command =
         read::command(command).map_err(|violations| CodecError::Field { what: WHAT, violations })?;
+    if encode(&command) != bytes {
+        return Err(CodecError::Unknown(WHAT));
+    }
     if let Command::CreateCluster { level, .. } | Command::RaiseLevel { level, .. } = command {
         supported(WHAT, level)?;
     }

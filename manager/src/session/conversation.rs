@@ -7,7 +7,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::StreamExt;
 use tonic::{Status, Streaming};
-use warren_core::{Command, State};
+use warren_core::state::Kind;
+use warren_core::{Command, Refusal, State};
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
@@ -15,9 +16,10 @@ use warren_types::{AssignmentVersion, NodeId, TaskReport};
 
 use super::link::{Link, frame};
 use super::registry::{Outbox, Registered};
-use super::replicate::{is_old, must_replicate};
+use super::replicate::{is_old, is_pinned, must_replicate};
 use super::server::SessionServer;
-use crate::api::problem::status_of;
+use crate::api::problem::{node_removed, status_of};
+use crate::store::ProposeError;
 
 /// Silence after which a session is given up; three syncs and slack.
 const SILENCE: Duration = Duration::from_secs(12);
@@ -30,6 +32,10 @@ const MAX_REASON: usize = 1024;
 /// Conditions that are kept of a node, and the longest of them in bytes.
 const MAX_CONDITIONS: usize = 16;
 const MAX_CONDITION: usize = 256;
+/// Loops that are kept of an agent, and the longest name and error of them in bytes.
+const MAX_LOOPS: usize = 64;
+const MAX_LOOP_NAME: usize = 64;
+const MAX_LOOP_ERROR: usize = 256;
 
 /// One session. Its task is the only writer of its stream but for `open` frames.
 pub struct Conversation<'a> {
@@ -79,7 +85,9 @@ impl Conversation<'_> {
             silent_at = now + SILENCE;
             self.session.contact(now);
             match frame.frame {
-                Some(Incoming::Heartbeat(heartbeat)) => self.session.heartbeat(heartbeat.usage.map(bounded)),
+                Some(Incoming::Heartbeat(v1::Heartbeat { usage, loops })) => {
+                    self.session.heartbeat(usage.map(bounded), bounded_loops(loops));
+                }
                 Some(Incoming::Sync(sync)) => {
                     let version = sync.version.map(AssignmentVersion::from).unwrap_or_default();
                     let answer = link.answer(&self.server.store.read().state, version)?;
@@ -124,7 +132,7 @@ impl Conversation<'_> {
                 let (node, session, at) = (self.node, self.number, self.server.clock.now());
                 let command = Command::ReportTasks { node, session, reports: facts.clone(), at };
                 // A full disk must not end the session: without one the worker would be taken for lost.
-                self.server.store.propose_patiently(command).await.map_err(status_of)?;
+                self.server.store.propose_patiently(command).await.map_err(refused)?;
                 facts.iter().for_each(|fact| self.session.forget_progress(fact));
             }
             send(self.outbox, Outgoing::Stored(v1::ReportsStored { number })).await?;
@@ -139,8 +147,12 @@ impl Conversation<'_> {
             let mut report = TaskReport::try_from(report).map_err(status_of)?;
             cut(&mut report.reason, MAX_REASON);
             let task = state.task(&report.task).filter(|task| task.node == Some(self.node));
-            let Some(task) = task.filter(|task| !is_old(&task.observed, &report)) else { continue };
-            if must_replicate(&task.observed, &report) {
+            let Some(task) = task else { continue };
+            let pins = report.image.is_some() && !is_pinned(state, task);
+            if is_old(&task.observed, &report) && !pins {
+                continue;
+            }
+            if pins || must_replicate(task, &report) {
                 facts.push(report);
             } else {
                 self.session.keep_progress(report);
@@ -150,10 +162,28 @@ impl Conversation<'_> {
     }
 }
 
+fn refused(error: ProposeError) -> Status {
+    match error {
+        ProposeError::Rejected(Refusal::NotFound { kind: Kind::Node, .. }) => node_removed(),
+        other => status_of(other),
+    }
+}
+
 fn bounded(mut usage: v1::NodeUsage) -> v1::NodeUsage {
     usage.conditions.truncate(MAX_CONDITIONS);
     usage.conditions.iter_mut().for_each(|condition| cut(condition, MAX_CONDITION));
     usage
+}
+
+/// Whose they are is said by who asks, not by the agent.
+fn bounded_loops(mut loops: Vec<v1::Loop>) -> Vec<v1::Loop> {
+    loops.truncate(MAX_LOOPS);
+    for told in &mut loops {
+        cut(&mut told.name, MAX_LOOP_NAME);
+        cut(&mut told.last_error, MAX_LOOP_ERROR);
+        told.node.clear();
+    }
+    loops
 }
 
 fn cut(text: &mut String, most: usize) {

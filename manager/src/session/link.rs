@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use tonic::Status;
 use warren_core::State;
 use warren_proto::v1;
-use warren_types::{AssignmentVersion, Desired, NodeId, TaskId};
+use warren_types::{AssignmentVersion, Desired, NodeId, Task, TaskId};
+
+use super::replicate::is_pinned;
+use crate::api::problem::node_removed;
 
 /// The manager's side of one worker's assignment: what was sent last.
 pub struct Link {
@@ -16,8 +19,14 @@ pub struct Link {
 
 struct Sent {
     version: AssignmentVersion,
-    /// Everything else of a task's assignment never changes.
-    tasks: BTreeMap<TaskId, Desired>,
+    tasks: BTreeMap<TaskId, Changing>,
+}
+
+/// What of a task's assignment changes: what is desired, and that its image becomes known. All else never does.
+type Changing = (Desired, bool);
+
+fn changing(state: &State, task: &Task) -> Changing {
+    (task.desired, is_pinned(state, task))
 }
 
 impl Link {
@@ -41,8 +50,8 @@ impl Link {
     /// # Errors
     /// As [`Link::open`].
     pub fn full(&mut self, state: &State) -> Result<v1::ManagerFrame, Status> {
-        let assignment = state.assignment(&self.node).ok_or_else(removed)?;
-        let tasks = assignment.tasks.iter().map(|task| (task.id, task.desired)).collect();
+        let assignment = state.assignment(&self.node).ok_or_else(node_removed)?;
+        let tasks = state.tasks_on(&self.node).map(|task| (task.id, changing(state, task))).collect();
         self.sent = Some(Sent { version: assignment.version, tasks });
         Ok(frame(v1::manager_frame::Frame::Assignment((&assignment).into())))
     }
@@ -60,14 +69,14 @@ impl Link {
     /// What changed since the last frame; `None` when nothing did.
     pub fn diff(&mut self, state: &State) -> Result<Option<v1::ManagerFrame>, Status> {
         let Some(sent) = &mut self.sent else { return self.full(state).map(Some) };
-        let version = state.assignment_version(&self.node).ok_or_else(removed)?;
+        let version = state.assignment_version(&self.node).ok_or_else(node_removed)?;
         if version <= sent.version {
             return Ok(None);
         }
         let wanted: BTreeMap<_, _> = state.tasks_on(&self.node).map(|task| (task.id, task)).collect();
         let changed: Vec<v1::TaskAssignment> = wanted
             .values()
-            .filter(|task| sent.tasks.get(&task.id) != Some(&task.desired))
+            .filter(|task| sent.tasks.get(&task.id) != Some(&changing(state, task)))
             .filter_map(|task| state.task_assignment(task))
             .map(|task| v1::TaskAssignment::from(&task))
             .collect();
@@ -78,7 +87,7 @@ impl Link {
             changed,
             removed: gone.collect(),
         };
-        sent.tasks = wanted.values().map(|task| (task.id, task.desired)).collect();
+        sent.tasks = wanted.values().map(|task| (task.id, changing(state, task))).collect();
         sent.version = version;
         Ok(Some(frame(v1::manager_frame::Frame::Diff(diff))))
     }
@@ -87,8 +96,4 @@ impl Link {
 /// Wraps what is said to a worker.
 pub fn frame(frame: v1::manager_frame::Frame) -> v1::ManagerFrame {
     v1::ManagerFrame { frame: Some(frame) }
-}
-
-fn removed() -> Status {
-    Status::not_found("this node was removed from the cluster")
 }

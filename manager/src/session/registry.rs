@@ -35,6 +35,8 @@ struct Entry {
     wake: Arc<Notify>,
     last_contact: Instant,
     usage: Option<v1::NodeUsage>,
+    /// The agent's background loops, as of its last heartbeat.
+    loops: Vec<v1::Loop>,
     /// Newest word on tasks between ASSIGNED and RUNNING, and of waits for a next attempt.
     progress: BTreeMap<TaskId, TaskReport>,
 }
@@ -63,6 +65,7 @@ impl Registry {
             wake: wake.clone(),
             last_contact: now,
             usage: None,
+            loops: Vec::new(),
             progress: BTreeMap::new(),
         };
         let mut sessions = self.lock();
@@ -102,6 +105,11 @@ impl Registry {
         self.lock().get(&node).and_then(|entry| entry.usage.clone())
     }
 
+    /// The background loops of every connected agent, as of its last heartbeat.
+    pub fn loops(&self) -> Vec<(NodeId, Vec<v1::Loop>)> {
+        self.lock().iter().map(|(node, entry)| (*node, entry.loops.clone())).collect()
+    }
+
     /// The newest unreplicated word on a task.
     pub fn progress(&self, node: NodeId, task: &TaskId) -> Option<TaskReport> {
         self.lock().get(&node).and_then(|entry| entry.progress.get(task).cloned())
@@ -130,8 +138,8 @@ impl Registered {
     }
 
     /// The node sent a heartbeat.
-    pub fn heartbeat(&self, usage: Option<v1::NodeUsage>) {
-        self.update(|entry| entry.usage = usage);
+    pub fn heartbeat(&self, usage: Option<v1::NodeUsage>, loops: Vec<v1::Loop>) {
+        self.update(|entry| (entry.usage, entry.loops) = (usage, loops));
     }
 
     /// Keeps a report that is not worth replicating, unless it is older than what is kept.
@@ -209,6 +217,8 @@ mod tests {
             ready: false,
             exit: None,
             removed: false,
+            next_attempt: None,
+            image: None,
         }
     }
 

@@ -1,15 +1,20 @@
 //! Which words of a worker are facts to replicate, and which are progress to show.
 
-use warren_types::{Observed, TaskReport, TaskState};
+use warren_core::State;
+use warren_types::{Desired, Observed, Task, TaskReport, TaskState};
 
 /// True when `report` changes what must survive a failover: whether the task runs, gets traffic, has ended or is
-/// gone. The way from ASSIGNED to RUNNING and the waits between attempts are not worth a write each.
-pub fn must_replicate(stored: &Observed, report: &TaskReport) -> bool {
+/// gone, and for a task that waits beside the one that it replaces, whether it is ready for that. The rest of the way
+/// from ASSIGNED to RUNNING and the waits between attempts are not worth a write each.
+pub fn must_replicate(task: &Task, report: &TaskReport) -> bool {
+    let stored = &task.observed;
     let runs = |state: TaskState| state == TaskState::Running;
+    let waits = |state: TaskState| task.desired == Desired::Ready && state == TaskState::Ready;
     stored.removed != report.removed
         || report.state.is_terminal()
         || stored.ready != report.ready
         || runs(stored.state) != runs(report.state)
+        || waits(stored.state) != waits(report.state)
         || (runs(report.state) && stored.attempt != report.attempt)
 }
 
@@ -18,17 +23,49 @@ pub fn is_old(stored: &Observed, report: &TaskReport) -> bool {
     let order = |attempt: u32, state: TaskState, removed: bool| (removed, attempt, state);
     let have = order(stored.attempt, stored.state, stored.removed);
     let told = order(report.attempt, report.state, report.removed);
-    told < have || (told == have && stored.ready == report.ready && *stored.reason == report.reason)
+    let words = stored.ready == report.ready
+        && *stored.reason == report.reason
+        && stored.next_attempt == report.next_attempt;
+    told < have || (told == have && words)
+}
+
+/// Whether it is settled what the image of the task's revision is. While it is not, the first worker that knows is
+/// waited for by all others.
+pub fn is_pinned(state: &State, task: &Task) -> bool {
+    let service = state.service(&task.id.service);
+    service.is_some_and(|service| service.pins.contains_key(&task.revision.number))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use warren_types::{Id, ServiceId, TaskId, Timestamp};
+    use std::sync::Arc;
 
-    fn stored(attempt: u32, state: TaskState) -> Observed {
+    use super::*;
+    use warren_types::{Id, Placement, Revision, ServiceId, TaskId, TaskSpec, Timestamp};
+
+    fn task(attempt: u32, state: TaskState) -> Task {
         let ready = state == TaskState::Running;
-        Observed { attempt, state, ready, ..Observed::new(Timestamp(0)) }
+        let revision = Revision {
+            number: 1,
+            created_at: Timestamp(0),
+            task: TaskSpec::new("web:1".parse().unwrap()),
+            ports: Vec::new(),
+            placement: Placement::default(),
+            forced: 0,
+        };
+        Task {
+            id: TaskId { service: ServiceId(Id(1)), number: 1 },
+            slot: 1,
+            revision: Arc::new(revision),
+            created_at: Timestamp(0),
+            not_before: None,
+            bound_to: None,
+            node: None,
+            address: None,
+            desired: Desired::Running,
+            observed: Observed { attempt, state, ready, ..Observed::new(Timestamp(0)) },
+            lost_since: None,
+        }
     }
 
     fn report(attempt: u32, state: TaskState) -> TaskReport {
@@ -41,19 +78,22 @@ mod tests {
             ready: state == TaskState::Running,
             exit: None,
             removed: false,
+            next_attempt: None,
+            image: None,
         }
     }
 
     #[track_caller]
     fn check(have: (u32, TaskState), told: (u32, TaskState), replicate: bool, old: bool) {
-        let (have, told) = (stored(have.0, have.1), report(told.0, told.1));
-        assert_eq!((must_replicate(&have, &told), is_old(&have, &told)), (replicate, old));
+        let (have, told) = (task(have.0, have.1), report(told.0, told.1));
+        assert_eq!((must_replicate(&have, &told), is_old(&have.observed, &told)), (replicate, old));
     }
 
     #[test]
     fn progress_is_shown_and_facts_are_kept() {
         use TaskState::*;
         check((0, Assigned), (0, Preparing), false, false);
+        check((0, Assigned), (0, Ready), false, false);
         check((0, Assigned), (1, Starting), false, false);
         check((0, Assigned), (1, Running), true, false);
         check((1, Running), (2, Starting), true, false);
@@ -61,5 +101,21 @@ mod tests {
         check((1, Running), (1, Running), false, true);
         check((1, Running), (1, Failed), true, false);
         check((2, Running), (1, Failed), true, true);
+    }
+
+    #[test]
+    fn that_a_task_stands_by_is_a_fact_when_it_is_wanted_so() {
+        let waits = Task { desired: Desired::Ready, ..task(0, TaskState::Preparing) };
+        assert!(must_replicate(&waits, &report(0, TaskState::Ready)));
+        assert!(!must_replicate(&waits, &report(0, TaskState::Preparing)));
+        let known = Task { desired: Desired::Ready, ..task(0, TaskState::Ready) };
+        assert!(!must_replicate(&known, &report(0, TaskState::Ready)));
+    }
+
+    #[test]
+    fn the_time_of_the_next_attempt_is_news() {
+        let waits = task(1, TaskState::Starting);
+        let next = TaskReport { next_attempt: Some(Timestamp(9)), ..report(1, TaskState::Starting) };
+        assert!(!is_old(&waits.observed, &next) && !must_replicate(&waits, &next));
     }
 }

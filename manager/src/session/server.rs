@@ -8,7 +8,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use warren_control::Shutdown;
-use warren_core::{Answer, Command};
+use warren_core::{Answer, Command, Refusal};
 use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
 use warren_proto::v1::{self, sessions_server};
@@ -19,11 +19,11 @@ use super::link::Link;
 use super::registry::Outbox;
 use super::streams::Attached;
 use super::{Registry, Streams};
-use crate::api::Api;
 use crate::api::access::worker_of;
-use crate::api::problem::status_of;
+use crate::api::problem::{node_removed, status_of};
+use crate::api::{Api, description};
 use crate::stamp::Stamp;
-use crate::store::Store;
+use crate::store::{ProposeError, Store};
 
 /// Frames that may wait for one worker before its session waits for it.
 const OUTBOX: usize = 64;
@@ -31,8 +31,6 @@ const OUTBOX: usize = 64;
 const HELLO: Duration = Duration::from_secs(5);
 /// How long the last word to a worker may wait for room.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Longest text in a node's description, in bytes.
-const MAX_TEXT: usize = 256;
 
 /// Serves workers.
 #[derive(Clone)]
@@ -54,9 +52,11 @@ impl SessionServer {
     /// Makes the session a fact and answers its number.
     async fn open(&self, node: NodeId, description: NodeDescription) -> Result<u64, Status> {
         let command = Command::OpenSession { node, description, at: self.clock.now() };
-        match self.store.propose(command).await.map_err(status_of)? {
-            Answer::Session { number } => Ok(number),
-            other => Err(Status::internal(format!("opening a session was answered with {other:?}"))),
+        match self.store.propose(command).await {
+            Err(ProposeError::Rejected(Refusal::NotFound { .. })) => Err(node_removed()),
+            Err(error) => Err(status_of(error)),
+            Ok(Answer::Session { number }) => Ok(number),
+            Ok(other) => Err(Status::internal(format!("opening a session was answered with {other:?}"))),
         }
     }
 
@@ -73,7 +73,7 @@ impl SessionServer {
             return Err(Status::invalid_argument("the first frame of a session is hello"));
         };
         let has = hello.version.map(AssignmentVersion::from).unwrap_or_default();
-        let number = self.open(node, description(hello)?).await?;
+        let number = self.open(node, description::parse(hello.description)?).await?;
         let superseded = || Status::aborted("the node opened a newer session");
         let session = self.registry.register(node, number, outbox.clone(), Instant::now());
         let session = session.ok_or_else(superseded)?;
@@ -81,8 +81,7 @@ impl SessionServer {
         let mut link = Link::new(node);
         let (welcome, first) = {
             let published = self.store.read();
-            let removed = || Status::not_found("this node was removed from the cluster");
-            let settings = published.state.node_settings(&node).ok_or_else(removed)?;
+            let settings = published.state.node_settings(&node).ok_or_else(node_removed)?;
             let welcome = v1::Welcome { session: number, settings: Some((&settings).into()) };
             (welcome, link.open(&published.state, has)?)
         };
@@ -90,18 +89,6 @@ impl SessionServer {
         send_frame(outbox, first).await?;
         Conversation { server: self, session, node, number, outbox }.run(link, inbound).await
     }
-}
-
-/// Texts of a description go into the log, so they are bounded.
-fn description(hello: v1::Hello) -> Result<NodeDescription, Status> {
-    let missing = || Status::invalid_argument("hello.description is missing");
-    let description: NodeDescription =
-        hello.description.ok_or_else(missing)?.try_into().map_err(status_of)?;
-    let NodeDescription { architecture, kernel, runtime, version, address, .. } = &description;
-    if [architecture, kernel, runtime, version, address].iter().any(|text| text.len() > MAX_TEXT) {
-        return Err(Status::invalid_argument(format!("hello.description has a text over {MAX_TEXT} bytes")));
-    }
-    Ok(description)
 }
 
 #[tonic::async_trait]
@@ -144,7 +131,7 @@ impl sessions_server::Sessions for SessionServer {
             let first = timeout(HELLO, inbound.next()).await;
             let refused = match first {
                 Ok(Some(Ok(v1::StreamFrame { frame: Some(v1::stream_frame::Frame::StreamId(id)) }))) => {
-                    streams.attach(&id, node, Attached { inbound, outbound: outbound.clone() })
+                    streams.attach(&id, node, Attached { place: None, inbound, outbound: outbound.clone() })
                 }
                 _ => Err(Status::invalid_argument("the first frame of a stream names it")),
             };

@@ -8,8 +8,14 @@ use tonic::{Status, Streaming};
 use warren_proto::v1;
 use warren_types::NodeId;
 
+/// Streams that one node may have at once. All of them share a connection with its session, which has to get through
+/// also when nobody reads them: see the windows in [`crate::server`]. HTTP/2 servers take 200 on one connection.
+pub const MAX_STREAMS: usize = 160;
+
 /// The manager's end of an attached stream.
 pub struct Attached {
+    /// Held as long as the stream is.
+    pub place: Option<Place>,
     /// Frames from the worker.
     pub inbound: Streaming<v1::StreamFrame>,
     /// Frames to the worker; bounded, so that a slow worker slows the sender.
@@ -22,12 +28,20 @@ type Waiting = oneshot::Sender<Result<Attached, String>>;
 #[derive(Clone, Default)]
 pub struct Streams {
     waiting: Arc<Mutex<BTreeMap<String, (NodeId, Waiting)>>>,
+    places: Arc<Mutex<BTreeMap<NodeId, usize>>>,
+}
+
+/// One of a node's streams, asked for or attached.
+pub struct Place {
+    streams: Streams,
+    node: NodeId,
 }
 
 /// A stream that was asked for. Dropping it withdraws the request.
 pub struct Expected {
     streams: Streams,
     id: String,
+    place: Option<Place>,
     attached: oneshot::Receiver<Result<Attached, String>>,
 }
 
@@ -36,11 +50,26 @@ impl Streams {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Expects `node` to attach a stream called `id`.
-    pub fn expect(&self, id: String, node: NodeId) -> Expected {
+    fn places(&self) -> MutexGuard<'_, BTreeMap<NodeId, usize>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Expects `node` to attach a stream called `id`; `None` when it has [`MAX_STREAMS`].
+    pub fn expect(&self, id: String, node: NodeId) -> Option<Expected> {
+        let place = self.take_place(node)?;
         let (sender, attached) = oneshot::channel();
         self.lock().insert(id.clone(), (node, sender));
-        Expected { streams: self.clone(), id, attached }
+        Some(Expected { streams: self.clone(), id, place: Some(place), attached })
+    }
+
+    fn take_place(&self, node: NodeId) -> Option<Place> {
+        let mut places = self.places();
+        let taken = places.entry(node).or_default();
+        if *taken >= MAX_STREAMS {
+            return None;
+        }
+        *taken += 1;
+        Some(Place { streams: self.clone(), node })
     }
 
     /// `node` attaches the stream called `id`.
@@ -82,12 +111,44 @@ impl Expected {
     /// The worker's words when it refused.
     pub async fn attached(mut self) -> Result<Attached, String> {
         let gone = |_| Err("the worker's session ended".to_string());
-        (&mut self.attached).await.unwrap_or_else(gone)
+        let attached = (&mut self.attached).await.unwrap_or_else(gone)?;
+        Ok(Attached { place: self.place.take(), ..attached })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut places = self.streams.places();
+        if let Some(taken) = places.get_mut(&self.node) {
+            *taken -= 1;
+            if *taken == 0 {
+                places.remove(&self.node);
+            }
+        }
     }
 }
 
 impl Drop for Expected {
     fn drop(&mut self) {
         self.streams.lock().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_types::Id;
+
+    #[test]
+    fn a_node_has_so_many_streams_and_no_more() {
+        let (streams, node) = (Streams::default(), NodeId(Id(1)));
+        let mut expected: Vec<Expected> =
+            (0..MAX_STREAMS).map(|n| streams.expect(n.to_string(), node).unwrap()).collect();
+        assert!(streams.expect("one more".into(), node).is_none());
+        assert!(streams.expect("of another".into(), NodeId(Id(2))).is_some());
+        expected.pop();
+        assert!(streams.expect("in its place".into(), node).is_some());
+        drop(expected);
+        assert!(streams.places().is_empty() && streams.lock().is_empty());
     }
 }

@@ -10,7 +10,9 @@ use tonic::{Request, Response, Status};
 use crate::contexts::Target;
 use crate::error::Error;
 use crate::handles::{Cluster, Images, Nodes, Services, Tasks};
+use crate::logs::Logs;
 use crate::refusal::Refusal;
+use crate::tokens::Tokens;
 use crate::{dial, retry};
 
 /// What one unary call may take, its retries included.
@@ -66,6 +68,16 @@ impl Client {
         Images(self)
     }
 
+    /// What lets machines join.
+    pub fn tokens(&self) -> Tokens<'_> {
+        Tokens(self)
+    }
+
+    /// What tasks wrote.
+    pub fn logs(&self) -> Logs<'_> {
+        Logs(self)
+    }
+
     pub(crate) fn channel(&self) -> Channel {
         self.channel.clone()
     }
@@ -78,8 +90,23 @@ impl Client {
         F: Fn(Channel, Request<M>) -> Fut,
         Fut: Future<Output = Result<Response<R>, Status>>,
     {
-        let deadline = Instant::now() + CALL_DEADLINE;
-        let late = || Error::NoAnswer { address: self.address.to_string(), after: CALL_DEADLINE };
+        self.unary_within(CALL_DEADLINE, message, call).await
+    }
+
+    /// As [`Client::unary`], for what takes longer or shorter.
+    pub(crate) async fn unary_within<M, R, F, Fut>(
+        &self,
+        within: Duration,
+        message: M,
+        call: F,
+    ) -> Result<R, Error>
+    where
+        M: Clone,
+        F: Fn(Channel, Request<M>) -> Fut,
+        Fut: Future<Output = Result<Response<R>, Status>>,
+    {
+        let deadline = Instant::now() + within;
+        let late = || Error::NoAnswer { address: self.address.to_string(), after: within };
         let mut failed = 0;
         loop {
             let mut request = Request::new(message.clone());
@@ -91,15 +118,19 @@ impl Client {
             };
             failed += 1;
             let Some(pause) = retry::pause(failed, &status).filter(|_| self.refusal.get().is_none()) else {
-                return Err(self.error(&status));
+                return Err(self.error_after(within, &status));
             };
-            timeout_at(deadline, sleep(pause)).await.map_err(|_| self.error(&status))?;
+            timeout_at(deadline, sleep(pause)).await.map_err(|_| self.error_after(within, &status))?;
         }
     }
 
     /// What a call to this manager ended with.
     pub(crate) fn error(&self, status: &Status) -> Error {
-        Error::from_status(&self.address, CALL_DEADLINE, self.refusal.get(), status)
+        self.error_after(CALL_DEADLINE, status)
+    }
+
+    fn error_after(&self, within: Duration, status: &Status) -> Error {
+        Error::from_status(&self.address, within, self.refusal.get(), status)
     }
 
     /// Opens a stream: the answer's headers must come within the deadline, its messages may take their time.

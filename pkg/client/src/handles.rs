@@ -1,5 +1,8 @@
 //! The calls, by noun. Each has a deadline; what can be unavailable for a moment is tried again.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
 use futures::stream::Stream;
 use tokio::io::AsyncRead;
 use tonic::transport::Channel;
@@ -9,16 +12,23 @@ use warren_proto::v1::images_client::ImagesClient;
 use warren_proto::v1::nodes_client::NodesClient;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::v1::tasks_client::TasksClient;
-use warren_types::{ServiceId, ServiceSpec};
+use warren_types::{Availability, ServiceId, ServiceSpec};
 
 use crate::client::{Client, MAX_ANSWER};
 use crate::error::Error;
 use crate::import::{Import, MAX_REQUEST};
 use crate::pages;
+use crate::pull::{PullWish, Pulls};
 use crate::watch::Watch;
 
 /// Items per page of the lists here: the most that managers give.
-const PAGE_SIZE: u32 = 1000;
+pub(crate) const PAGE_SIZE: u32 = 1000;
+
+/// What asking all nodes for their images may take: managers give each of them less.
+const LIST_DEADLINE: Duration = Duration::from_secs(30);
+
+/// What removing images may take: a node that has many of them takes a while.
+const PRUNE_DEADLINE: Duration = Duration::from_secs(150);
 
 /// What people ask to run.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +61,20 @@ pub struct TaskFilter {
     pub current: bool,
 }
 
-fn reference(text: &str) -> v1::Reference {
+/// What shall be different about a node. What is not said stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeChange {
+    /// Only if the node still has this version.
+    pub version: Option<u64>,
+    /// Labels to set.
+    pub label_add: BTreeMap<String, String>,
+    /// Labels to take away, by key.
+    pub label_rm: BTreeSet<String>,
+    /// What shall run there.
+    pub availability: Option<Availability>,
+}
+
+pub(crate) fn reference(text: &str) -> v1::Reference {
     v1::Reference { reference: text.to_owned() }
 }
 
@@ -106,6 +129,46 @@ impl Services<'_> {
         let message = v1::RemoveServiceRequest { reference: text.to_owned(), version };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
         self.0.unary(message, call).await
+    }
+
+    /// Makes `spec` what is wanted; with `version` only if the service still has it. Its tasks are replaced one
+    /// by one where what they run differs, or all of them if `force` says so. Name and mode cannot change.
+    pub async fn update(
+        &self,
+        text: &str,
+        spec: &ServiceSpec,
+        version: Option<u64>,
+        force: bool,
+    ) -> Result<v1::Service, Error> {
+        let (reference, spec) = (text.to_owned(), Some(spec.into()));
+        let message = v1::UpdateServiceRequest { reference, version, spec, force };
+        let call = |channel, request| async move { Self::client(channel).update(request).await };
+        self.0.unary(message, call).await
+    }
+
+    /// Makes an earlier revision the current one again, under a new number; `None` is the one before the
+    /// current. With `version` only if the service still has it.
+    pub async fn rollback(
+        &self,
+        text: &str,
+        revision: Option<u64>,
+        version: Option<u64>,
+    ) -> Result<v1::Service, Error> {
+        let version = match (revision, version) {
+            // To go back one twice, because the first answer was lost, would be to go nowhere.
+            (None, None) => Some(self.get(text).await?.version),
+            (_, version) => version,
+        };
+        let message = v1::RollbackServiceRequest { reference: text.to_owned(), version, revision };
+        let call = |channel, request| async move { Self::client(channel).rollback(request).await };
+        self.0.unary(message, call).await
+    }
+
+    /// The revisions that can be returned to, newest first.
+    pub async fn history(&self, text: &str) -> Result<Vec<v1::Revision>, Error> {
+        let call = |channel, request| async move { Self::client(channel).history(request).await };
+        let history: v1::HistoryResponse = self.0.unary(reference(text), call).await?;
+        Ok(history.revisions)
     }
 }
 
@@ -170,6 +233,29 @@ impl Nodes<'_> {
     pub async fn list(&self) -> Result<Vec<v1::Node>, Error> {
         pages::all(self.pages()).await
     }
+
+    /// Changes people's part of a node, and answers what it is then.
+    pub async fn update(&self, text: &str, change: &NodeChange) -> Result<v1::Node, Error> {
+        let NodeChange { version, label_add, label_rm, availability } = change.clone();
+        let availability = availability.map_or(v1::Availability::Unspecified, v1::Availability::from);
+        let message = v1::UpdateNodeRequest {
+            reference: text.to_owned(),
+            version,
+            label_add: label_add.into_iter().collect(),
+            label_rm: label_rm.into_iter().collect(),
+            availability: availability.into(),
+        };
+        let call = |channel, request| async move { Self::client(channel).update(request).await };
+        self.0.unary(message, call).await
+    }
+
+    /// Forgets a node, and answers what it was. One that is up and runs tasks is refused, unless `force` says
+    /// that they are given up.
+    pub async fn remove(&self, text: &str, force: bool) -> Result<v1::Node, Error> {
+        let message = v1::RemoveNodeRequest { reference: text.to_owned(), force };
+        let call = |channel, request| async move { Self::client(channel).remove(request).await };
+        self.0.unary(message, call).await
+    }
 }
 
 impl Cluster<'_> {
@@ -179,7 +265,7 @@ impl Cluster<'_> {
         self.0.unary(v1::InfoRequest {}, call).await
     }
 
-    /// The manager's background loops.
+    /// Background loops: those of the manager, and those that the agents of its nodes last told of.
     pub async fn loops(&self) -> Result<Vec<v1::Loop>, Error> {
         let call = |channel, request| async move { ClusterClient::new(channel).loops(request).await };
         self.0.unary(v1::LoopsRequest {}, call).await.map(|answer: v1::LoopsResponse| answer.loops)
@@ -200,7 +286,35 @@ impl Images<'_> {
         Import::start(self.0, nodes, archive).await
     }
 
+    /// Has nodes pull an image.
+    pub async fn pull(&self, wish: PullWish) -> Result<Pulls, Error> {
+        Pulls::start(self.0, wish).await
+    }
+
+    /// The images of nodes (names or ids; none means every node that is READY). A node that does not answer
+    /// says why in its `failed`.
+    pub async fn list(&self, nodes: Vec<String>) -> Result<Vec<v1::NodeImages>, Error> {
+        let message = v1::ListImagesRequest { nodes };
+        let call = |channel, request| async move { Self::client(channel).list(request).await };
+        let answer: v1::ListImagesResponse = self.0.unary_within(LIST_DEADLINE, message, call).await?;
+        Ok(answer.nodes)
+    }
+
+    /// Removes the images of nodes that no task uses, nor used for so long, and answers what is gone.
+    pub async fn prune(
+        &self,
+        nodes: Vec<String>,
+        unused_for: Duration,
+    ) -> Result<Vec<v1::NodeImages>, Error> {
+        let unused_for_ms = u64::try_from(unused_for.as_millis()).unwrap_or(u64::MAX);
+        let message = v1::PruneImagesRequest { nodes, unused_for_ms };
+        let call = |channel, request| async move { Self::client(channel).prune(request).await };
+        let answer: v1::PruneImagesResponse = self.0.unary_within(PRUNE_DEADLINE, message, call).await?;
+        Ok(answer.nodes)
+    }
+
     pub(crate) fn client(channel: Channel) -> ImagesClient<Channel> {
-        ImagesClient::new(channel).max_encoding_message_size(MAX_REQUEST)
+        let client = ImagesClient::new(channel).max_encoding_message_size(MAX_REQUEST);
+        client.max_decoding_message_size(MAX_ANSWER)
     }
 }

@@ -15,16 +15,24 @@ mod dial;
 pub mod error;
 mod handles;
 mod import;
+mod logs;
 mod pages;
+mod pull;
 mod refusal;
 mod retry;
+mod tokens;
 mod watch;
 
 pub use client::Client;
 pub use contexts::{Address, Context, Contexts, Identity, PrivateKey, Target};
 pub use error::Error;
-pub use handles::{Cluster, Images, Nodes, Services, TaskFilter, Tasks};
+pub use handles::{Cluster, Images, NodeChange, Nodes, Services, TaskFilter, Tasks};
 pub use import::Import;
+pub use logs::{LogEntries, Logs, LogsOf, LogsWish};
+pub use pull::{PullWish, Pulls};
+pub use tokens::{NewToken, TokenWish, Tokens};
+/// A join token, secret and all.
+pub use warren_security::Token as JoinToken;
 pub use watch::{Change, Watch};
 
 #[cfg(test)]

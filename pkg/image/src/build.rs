@@ -6,9 +6,8 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use crate::digest::Digest;
-use crate::document::{
-    Descriptor, Index, Manifest, OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST, Platform, Saved,
-};
+use crate::document::{Descriptor, Index, Manifest, OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST, Saved};
+use crate::platform::Platform;
 
 /// An image in the making.
 #[derive(Clone, Debug)]
@@ -83,7 +82,8 @@ impl Builder {
             layers: vec![descriptor(OCI_LAYER_GZIP, &layer)],
         });
         let mut listed = descriptor(OCI_MANIFEST, &manifest);
-        listed.platform = Some(Platform { architecture: self.architecture.clone(), os: "linux".to_owned() });
+        let architecture = self.architecture.clone();
+        listed.platform = Some(Platform { architecture, os: "linux".to_owned(), variant: None });
         listed.annotations.insert("io.containerd.image.name".to_owned(), self.reference.clone());
         let index = to_json(&Index { schema_version: 2, manifests: vec![listed] });
         let mut files = vec![

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use warren_types::ImageDigest;
 
 /// The SHA-256 digest of some bytes, in the form that OCI documents use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -78,6 +79,20 @@ impl From<Digest> for String {
     }
 }
 
+/// What the cluster says of an image, as this crate compares it.
+impl From<&ImageDigest> for Digest {
+    fn from(digest: &ImageDigest) -> Self {
+        Self(digest.as_str().to_owned())
+    }
+}
+
+/// What the cluster is told of an image.
+impl From<&Digest> for ImageDigest {
+    fn from(digest: &Digest) -> Self {
+        digest.as_str().parse().expect("both are sha256: and 64 lower-case hexadecimal digits")
+    }
+}
+
 impl TryFrom<String> for Digest {
     type Error = String;
 
@@ -96,6 +111,7 @@ mod tests {
         assert_eq!(empty.as_str(), "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_eq!(Digest::parse(empty.as_str()), Ok(empty.clone()));
         assert_eq!(empty.hex().len(), 64);
+        assert_eq!(Digest::from(&ImageDigest::from(&empty)), empty);
     }
 
     #[test]
@@ -103,6 +119,7 @@ mod tests {
         let upper = Digest::of(b"").as_str().replace('e', "E");
         for text in ["", "sha256:", "sha256:abc", "sha512:00", "../../etc/passwd", &upper] {
             assert!(Digest::parse(text).is_err(), "{text}");
+            assert!(text.parse::<ImageDigest>().is_err(), "{text}: none that the cluster takes for one");
         }
     }
 

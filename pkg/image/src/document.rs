@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::digest::Digest;
+use crate::platform::Platform;
 
 pub(crate) const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub(crate) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -15,8 +16,9 @@ pub(crate) const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub(crate) const OCI_LAYER_TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 pub(crate) const OCI_LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 pub(crate) const OCI_LAYER_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
-const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
-const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+pub(crate) const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+pub(crate) const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 const DOCKER_LAYER_TAR: &str = "application/vnd.docker.image.rootfs.diff.tar";
 const DOCKER_LAYER_GZIP: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
 
@@ -48,24 +50,17 @@ impl Descriptor {
         matches!(self.media_type.as_str(), OCI_MANIFEST | DOCKER_MANIFEST)
     }
 
+    /// Whether it is the configuration of a container image, and not of a chart, a module or a signature.
+    pub fn is_configuration(&self) -> bool {
+        matches!(self.media_type.as_str(), OCI_CONFIG | DOCKER_CONFIG)
+    }
+
     /// Whether containerd's diff service can unpack it. zstd is left to containerd's own judgement.
     pub fn is_layer(&self) -> bool {
         matches!(
             self.media_type.as_str(),
             OCI_LAYER_TAR | OCI_LAYER_GZIP | OCI_LAYER_ZSTD | DOCKER_LAYER_TAR | DOCKER_LAYER_GZIP
         )
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Platform {
-    pub architecture: String,
-    pub os: String,
-}
-
-impl Platform {
-    pub fn is_native(&self) -> bool {
-        self.os == "linux" && self.architecture == crate::native_architecture()
     }
 }
 
@@ -108,6 +103,8 @@ pub(crate) struct Saved {
 pub(crate) struct Configuration {
     pub architecture: String,
     pub os: String,
+    #[serde(default)]
+    pub variant: Option<String>,
     #[serde(default, deserialize_with = "or_default")]
     pub config: RunConfig,
     pub rootfs: RootFs,
@@ -115,7 +112,8 @@ pub(crate) struct Configuration {
 
 impl Configuration {
     pub fn platform(&self) -> Platform {
-        Platform { architecture: self.architecture.clone(), os: self.os.clone() }
+        let (architecture, os) = (self.architecture.clone(), self.os.clone());
+        Platform { architecture, os, variant: self.variant.clone() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Why an image operation failed, and whether trying again can help.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Status;
@@ -8,21 +9,39 @@ use tonic::Status;
 use crate::connection::Fault;
 use crate::digest::Digest;
 use crate::reference::InvalidReference;
+use crate::registry::RegistryError;
 
 /// A failed image operation. Each message says what was wanted, what was found and, where it is not plain,
 /// what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// A name in the archive is not an image reference.
     #[error(transparent)]
     Reference(#[from] InvalidReference),
+    /// A registry did not give the image.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// A pull took longer than pulls may.
+    #[error("{what} did not come within {} s; the registry or the network is too slow", limit.as_secs())]
+    TooSlow {
+        /// The image.
+        what: String,
+        /// How long it had.
+        limit: Duration,
+    },
+    /// Nobody waited for a pull any more.
+    #[error("the pull of {what} was given up: nobody waits for it")]
+    Abandoned {
+        /// The image.
+        what: String,
+    },
     /// The archive could not be kept in the spool directory.
     #[error("cannot spool the archive in {}: {source}", dir.display())]
     Spool {
         /// The directory the caller gave.
         dir: PathBuf,
         /// What the file system said.
-        source: std::io::Error,
+        source: Arc<std::io::Error>,
     },
     /// The archive stopped arriving, or its sender failed.
     #[error("the archive stopped arriving after {received} bytes: {reason}")]
@@ -55,7 +74,7 @@ pub enum Error {
         reason: String,
     },
     /// A JSON document that cannot be read or contradicts itself.
-    #[error("the archive's document {name} is refused: {reason}")]
+    #[error("the image's document {name} is refused: {reason}")]
     BadDocument {
         /// Its name or digest.
         name: String,
@@ -71,12 +90,50 @@ pub enum Error {
         wanted_by: String,
     },
     /// Bytes do not have the digest they are named by.
-    #[error("{what} has another digest than the archive says: want {wanted}; it is damaged, make it again")]
+    #[error("{what} has another digest or size than promised: want {wanted}; it is damaged, make it again")]
     DigestMismatch {
-        /// Blob, or unpacked layer.
+        /// Document, blob, or unpacked layer.
         what: String,
         /// The digest that was promised.
         wanted: Digest,
+    },
+    /// The spooled archive could not be read again.
+    #[error("cannot read {what} back from the spooled archive: {source}")]
+    Unreadable {
+        /// The blob.
+        what: String,
+        /// What the file system said.
+        source: Arc<std::io::Error>,
+    },
+    /// An image that takes more than one image may.
+    #[error("{what} is larger than the limit of {limit} bytes; raise the limit or make the image smaller")]
+    ImageTooLarge {
+        /// The image, and in which form.
+        what: String,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// A layer that is what it was promised to be and that nobody can unpack.
+    #[error("layer {layer} is refused: {reason}; it is damaged or hostile, make the image again")]
+    BadLayer {
+        /// The layer.
+        layer: Digest,
+        /// containerd's words.
+        reason: String,
+    },
+    /// The disk that holds images is full.
+    #[error("there is no room on the disk to {action}: {reason}; remove images or enlarge the disk")]
+    DiskFull {
+        /// What was being done.
+        action: String,
+        /// Who said so, in his words.
+        reason: String,
+    },
+    /// No more layers came although more were promised.
+    #[error("layer {layer} never arrived")]
+    Incomplete {
+        /// The first one that is missing.
+        layer: Digest,
     },
     /// No image for this machine.
     #[error("{what} has no image for linux/{}, only for {found}", crate::native_architecture())]
@@ -135,15 +192,28 @@ pub enum Error {
 impl Error {
     /// Whether the same call may succeed later without anybody changing its input.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::Timeout { .. } | Self::Interrupted { .. })
+        use Error as E;
+        match self {
+            E::Registry(error) => error.is_transient(),
+            E::Unavailable { .. } | E::Timeout { .. } | E::Interrupted { .. } => true,
+            // Garbage is collected, by this node itself when its disk is nearly full.
+            E::TooSlow { .. } | E::Abandoned { .. } | E::DiskFull { .. } => true,
+            _ => false,
+        }
     }
 
-    /// Whether the archive or the options are at fault, rather than this node.
+    /// Whether the archive, the image or the options are at fault, rather than this node or a registry.
     pub fn is_bad_input(&self) -> bool {
         use Error as E;
         !matches!(
             self,
             E::Spool { .. }
+                | E::Unreadable { .. }
+                | E::Registry(_)
+                | E::TooSlow { .. }
+                | E::Abandoned { .. }
+                | E::DiskFull { .. }
+                | E::Incomplete { .. }
                 | E::Interrupted { .. }
                 | E::Unavailable { .. }
                 | E::Timeout { .. }
@@ -156,12 +226,52 @@ impl Error {
         match Fault::of(status) {
             Fault::Unavailable => Self::Unavailable { action, reason },
             Fault::Timeout => Self::Timeout { action, reason },
+            Fault::Other if is_full(&reason) => Self::DiskFull { action, reason },
             Fault::NotFound | Fault::AlreadyExists | Fault::Other => Self::Refused { action, reason },
         }
     }
 
+    /// The error of a failed unpacking, where containerd has one code for bad layers and for a bad node.
+    pub(crate) fn of_unpacking(layer: &Digest, status: &Status) -> Self {
+        // What Go's readers of tar, gzip and zstd say, and containerd of what leads out of a root.
+        const BAD: [&str; 9] = [
+            "archive/tar:",
+            "gzip:",
+            "flate:",
+            "zstd:",
+            "unexpected EOF",
+            "invalid header",
+            "unhandled tar header",
+            "invalid archive",
+            "breaks out",
+        ];
+        // What the kernel says of entries that no tool writes, while they are made in a mounted snapshot.
+        const IMPOSSIBLE: [&str; 6] = [
+            "no such file or directory",
+            "file exists",
+            "not a directory",
+            "is a directory",
+            "file name too long",
+            "too many levels of symbolic links",
+        ];
+        let reason = status.message();
+        let says = |words: &[&str]| words.iter().any(|words| reason.contains(words));
+        let is_bad = says(&BAD) || says(&["mount callback failed"]) && says(&IMPOSSIBLE);
+        match Self::of(format!("unpack layer {layer}"), status) {
+            Self::Refused { reason, .. } if is_bad => Self::BadLayer { layer: layer.clone(), reason },
+            other => other,
+        }
+    }
+
     pub(crate) fn spool(dir: &std::path::Path, source: std::io::Error) -> Self {
-        Self::Spool { dir: dir.to_owned(), source }
+        use std::io::ErrorKind as Kind;
+        match source.kind() {
+            Kind::StorageFull | Kind::QuotaExceeded => {
+                let action = format!("spool the archive in {}", dir.display());
+                Self::DiskFull { action, reason: source.to_string() }
+            }
+            _ => Self::Spool { dir: dir.to_owned(), source: Arc::new(source) },
+        }
     }
 
     pub(crate) fn entry(entry: impl Into<String>, reason: impl Into<String>) -> Self {
@@ -171,6 +281,11 @@ impl Error {
     pub(crate) fn document(name: impl Into<String>, reason: impl ToString) -> Self {
         Self::BadDocument { name: name.into(), reason: reason.to_string() }
     }
+}
+
+/// Whether a message of containerd's ends in the kernel's words for a full disk.
+fn is_full(message: &str) -> bool {
+    ["no space left on device", "disk quota exceeded"].iter().any(|words| message.contains(words))
 }
 
 /// Timestamps and sizes in one place: how long moving `bytes` may take before it counts as stuck.

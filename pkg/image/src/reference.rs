@@ -13,8 +13,7 @@ const DEFAULT_TAG: &str = "latest";
 const MAX_NAME: usize = 255;
 const MAX_TAG: usize = 128;
 
-/// A normalised reference: domain, path, and a tag, a digest or both. Its text is the name of containerd's
-/// record.
+/// A normalised reference: domain, path, and a tag, a digest or both.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reference {
     domain: String,
@@ -93,6 +92,29 @@ impl Reference {
         self.digest.as_ref()
     }
 
+    /// The same content without what says nothing more: a tag beside a digest.
+    #[must_use]
+    pub fn canonical(&self) -> Self {
+        let tag = if self.digest.is_some() { None } else { self.tag.clone() };
+        Self { tag, ..self.clone() }
+    }
+
+    /// The name of containerd's record: that of the canonical reference.
+    pub fn record(&self) -> String {
+        self.canonical().to_string()
+    }
+
+    /// The same name, bound to the content of `digest`, whatever its tag points to later.
+    #[must_use]
+    pub fn pinned(&self, digest: &Digest) -> Self {
+        Self { digest: Some(digest.clone()), ..self.clone() }
+    }
+
+    /// Whether both are in the same repository of the same registry.
+    pub fn shares_repository(&self, other: &Self) -> bool {
+        (&self.domain, &self.path) == (&other.domain, &other.path)
+    }
+
     /// The same repository under another tag.
     ///
     /// # Errors
@@ -127,13 +149,19 @@ impl std::str::FromStr for Reference {
 /// `team`.
 fn split_domain(name: &str) -> (&str, &str) {
     match name.split_once('/') {
-        Some((LEGACY_DOMAIN, path)) => (DEFAULT_DOMAIN, path),
-        Some((first, path)) if first.contains(['.', ':']) || first == "localhost" => (first, path),
+        Some((first, path)) if first.contains(['.', ':']) || first == "localhost" => {
+            (normal_domain(first), path)
+        }
         _ => (DEFAULT_DOMAIN, name),
     }
 }
 
-fn check_domain(domain: &str) -> Result<(), &'static str> {
+/// The name that image names have for a registry.
+pub(crate) fn normal_domain(domain: &str) -> &str {
+    if domain == LEGACY_DOMAIN { DEFAULT_DOMAIN } else { domain }
+}
+
+pub(crate) fn check_domain(domain: &str) -> Result<(), &'static str> {
     let (host, port) = match domain.split_once(':') {
         Some((host, port)) => (host, Some(port)),
         None => (domain, None),
@@ -196,6 +224,7 @@ mod tests {
             ("docker.io/nginx", "docker.io/library/nginx:latest"),
             ("index.docker.io/nginx:1", "docker.io/library/nginx:1"),
             ("localhost/app:dev", "localhost/app:dev"),
+            ("app:1._-", "docker.io/library/app:1._-"),
             ("localhost:5000/app", "localhost:5000/app:latest"),
             ("10.0.0.1:5000/a/b_c/d--e:V1.0_x", "10.0.0.1:5000/a/b_c/d--e:V1.0_x"),
             ("registry.example.com/a.b/c__d", "registry.example.com/a.b/c__d:latest"),
@@ -205,6 +234,10 @@ mod tests {
             let parsed = Reference::parse(text).unwrap();
             assert_eq!(parsed.to_string(), want);
             assert_eq!(Reference::parse(want).unwrap(), parsed, "normalising twice changes nothing");
+            for written in [text, want] {
+                let spec = written.parse::<warren_types::ImageReference>();
+                assert!(spec.is_ok(), "{written}: what can be pulled can be asked for");
+            }
         }
     }
 
@@ -232,6 +265,19 @@ mod tests {
             let error = Reference::parse(text).unwrap_err();
             assert!(error.to_string().contains(reason), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_digest_says_more_than_a_tag_beside_it() {
+        let digest = Digest::parse(DIGEST).unwrap();
+        let tagged = Reference::parse("nginx:1.27").unwrap();
+        let pinned = tagged.pinned(&digest);
+        assert_eq!(pinned.to_string(), format!("docker.io/library/nginx:1.27@{DIGEST}"));
+        assert_eq!(pinned.record(), format!("docker.io/library/nginx@{DIGEST}"));
+        assert_eq!(pinned.canonical().canonical(), pinned.canonical());
+        assert_eq!(tagged.record(), "docker.io/library/nginx:1.27");
+        assert!(pinned.shares_repository(&tagged));
+        assert!(!tagged.shares_repository(&Reference::parse("r.io/library/nginx:1.27").unwrap()));
     }
 
     #[test]

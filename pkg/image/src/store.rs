@@ -1,21 +1,25 @@
 //! containerd's content store and leases, as far as images need them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use containerd_client::services::v1 as api;
-use futures::{Stream, StreamExt, stream};
+use futures::StreamExt;
 use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::archive::Span;
 use crate::connection::{Connection, Fault, within};
 use crate::digest::Digest;
 use crate::document::MAX_DOCUMENT;
-use crate::error::{Error, transfer_deadline};
+use crate::error::Error;
+
+mod ingest;
+
+pub(crate) use ingest::{Ingest, Opened};
 
 /// Calls that touch one record.
 pub(crate) const RECORD: Duration = Duration::from_secs(10);
@@ -33,20 +37,59 @@ pub(crate) struct Lease {
     pub header: MetadataValue<Ascii>,
 }
 
+/// The id of a lease that work goes on under. When the work is dropped half-way, the lease is a stray one.
+struct Held {
+    id: String,
+    all: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Held {
+    fn new(all: Arc<Mutex<BTreeSet<String>>>) -> Self {
+        let id = unique("import");
+        all.lock().expect("no holder panics").insert(id.clone());
+        Self { id, all }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.lock().expect("no holder panics").remove(&self.id);
+    }
+}
+
 /// The content store of one containerd namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     pub connection: Connection,
+    /// Leases that work of this process goes on under.
+    held: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Store {
-    /// Takes a new lease.
-    pub async fn lease(&self) -> Result<Lease, Error> {
-        self.lease_called(unique("import")).await
+    pub fn new(connection: Connection) -> Self {
+        Self { connection, held: Arc::default() }
     }
 
-    /// Has containerd delete what nothing refers to, and waits for it: the end of a lease is what it lets one wait
-    /// for. One that a killed process left is ended too, since all have the same name.
+    /// Does `work` under a lease of its own and ends the lease whatever came of it.
+    pub async fn under_lease<T, F>(&self, work: impl FnOnce(Lease) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let held = Held::new(self.held.clone());
+        let done = match self.lease_called(held.id.clone()).await {
+            Ok(lease) => work(lease).await,
+            Err(error) => Err(error),
+        };
+        let released = self.release(&held.id).await;
+        if done.is_err() {
+            // A collection that was under way did not see all that the failure left; the next one does.
+            let _ = self.collect().await;
+        }
+        done.and_then(|done| released.map(|()| done))
+    }
+
+    /// Has containerd delete what nothing refers to, and waits for it: the end of a lease is what it lets one
+    /// wait for. One that a killed process left is ended too, since all have the same name.
     pub async fn collect(&self) -> Result<(), Error> {
         let lease = self.lease_called("warren-collect".to_owned()).await?;
         self.release(&lease.id).await
@@ -78,14 +121,30 @@ impl Store {
         }
     }
 
-    /// Ids of the leases that imports took and nobody released.
-    pub async fn leases(&self) -> Result<Vec<String>, Error> {
+    /// Ids of the leases that this crate took and nobody will release: their process is gone.
+    pub async fn stray_leases(&self) -> Result<Vec<String>, Error> {
         let request = self.connection.request(api::ListRequest { filters: Vec::new() });
         let reply = within(RECORD, self.connection.leases().list(request))
             .await
             .map_err(|status| Error::of("list leases", &status))?;
         let ours = reply.leases.into_iter().filter(|lease| lease.labels.contains_key(LEASE_LABEL));
-        Ok(ours.map(|lease| lease.id).collect())
+        let held = self.held.lock().expect("no holder panics").clone();
+        Ok(ours.map(|lease| lease.id).filter(|id| !held.contains(id)).collect())
+    }
+
+    /// Whether a blob is here.
+    pub async fn has(&self, digest: &Digest) -> Result<bool, Error> {
+        let request = self.connection.request(api::InfoRequest { digest: digest.to_string() });
+        match within(RECORD, self.connection.content().info(request)).await {
+            Ok(_) => Ok(true),
+            Err(status) if Fault::of(&status) == Fault::NotFound => Ok(false),
+            Err(status) => Err(Error::of(format!("look up blob {digest}"), &status)),
+        }
+    }
+
+    /// Begins to store a blob of `size` bytes, unless the store has it.
+    pub async fn ingest(&self, lease: &Lease, digest: &Digest, size: u64) -> Result<Opened, Error> {
+        Ingest::open(self, lease, digest, size).await
     }
 
     /// Stores a document. Its digest is that of its bytes.
@@ -96,14 +155,19 @@ impl Store {
         labels: HashMap<String, String>,
     ) -> Result<(), Error> {
         let digest = Digest::of(bytes);
-        let message = commit_of(&digest, bytes.len() as u64, labels.clone());
-        let message = api::WriteContentRequest { data: bytes.to_vec(), offset: 0, ..message };
-        self.write(lease, &digest, bytes.len() as u64, stream::iter([message])).await?;
-        // A document that was there before keeps its old labels unless they are set again.
-        for (key, value) in labels {
-            self.label(&digest, &key, value).await?;
+        match self.ingest(lease, &digest, bytes.len() as u64).await? {
+            Opened::Absent(mut ingest) => {
+                ingest.write(bytes.to_vec()).await?;
+                ingest.commit(labels).await
+            }
+            // It keeps its old labels unless they are set again.
+            Opened::Present => {
+                for (key, value) in labels {
+                    self.label(&digest, &key, value).await?;
+                }
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// Stores a part of a file that claims to have `digest`; containerd checks that it has.
@@ -111,50 +175,24 @@ impl Store {
         &self,
         lease: &Lease,
         digest: &Digest,
-        file: Arc<File>,
+        file: &Arc<File>,
         span: Span,
     ) -> Result<(), Error> {
-        let messages = stream::unfold(Some(0), {
-            let digest = digest.clone();
-            move |done| next_chunk(file.clone(), span, digest.clone(), done)
-        });
-        self.write(lease, digest, span.size, messages).await
-    }
-
-    async fn write(
-        &self,
-        lease: &Lease,
-        digest: &Digest,
-        size: u64,
-        messages: impl Stream<Item = api::WriteContentRequest> + Send + 'static,
-    ) -> Result<(), Error> {
-        let reference = unique("ingest");
-        let messages =
-            messages.map(move |message| api::WriteContentRequest { r#ref: reference.clone(), ..message });
-        let request = self.connection.leased(messages, &lease.header);
-        let mut client = self.connection.content();
-        let call = async {
-            let mut replies = client.write(request).await?.into_inner();
-            while let Some(reply) = replies.next().await {
-                if reply?.action == api::WriteAction::Commit as i32 {
-                    return Ok(());
-                }
-            }
-            Err(tonic::Status::aborted("the archive could not be read to its end"))
-        };
-        let status = match tokio::time::timeout(transfer_deadline(size), call).await {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(status)) => status,
-            Err(_) => tonic::Status::deadline_exceeded("the content store took too long"),
-        };
-        match Fault::of(&status) {
-            // The same content is there already, and the lease now holds it too.
-            Fault::AlreadyExists => Ok(()),
-            _ if status.message().contains("unexpected commit digest") => {
-                Err(Error::DigestMismatch { what: "a blob".to_owned(), wanted: digest.clone() })
-            }
-            _ => Err(Error::of(format!("store blob {digest}"), &status)),
+        let Opened::Absent(mut ingest) = self.ingest(lease, digest, span.size).await? else { return Ok(()) };
+        let mut done = 0;
+        while done < span.size {
+            let (file, length) = (file.clone(), CHUNK.min(span.size - done));
+            let read = tokio::task::spawn_blocking(move || {
+                let mut data = vec![0; length as usize];
+                file.read_exact_at(&mut data, span.offset + done).map(|()| data)
+            });
+            let read = read.await.expect("reading a file does not panic");
+            let unreadable =
+                |source| Error::Unreadable { what: digest.to_string(), source: Arc::new(source) };
+            ingest.write(read.map_err(unreadable)?).await?;
+            done += length;
         }
+        ingest.commit(HashMap::new()).await
     }
 
     /// Sets one label of a blob.
@@ -196,41 +234,6 @@ impl Store {
             Err(status) => Err(Error::of(format!("read blob {digest}"), &status)),
         }
     }
-}
-
-/// The message that ends a write and names what must have been written.
-fn commit_of(digest: &Digest, size: u64, labels: HashMap<String, String>) -> api::WriteContentRequest {
-    api::WriteContentRequest {
-        action: api::WriteAction::Commit as i32,
-        r#ref: String::new(),
-        total: size as i64,
-        expected: digest.to_string(),
-        offset: size as i64,
-        data: Vec::new(),
-        labels,
-    }
-}
-
-/// Yields the chunk at `done`, then the commit, then nothing. Ends early when the file cannot be read.
-async fn next_chunk(
-    file: Arc<File>,
-    span: Span,
-    digest: Digest,
-    done: Option<u64>,
-) -> Option<(api::WriteContentRequest, Option<u64>)> {
-    let done = done?;
-    let commit = commit_of(&digest, span.size, HashMap::new());
-    if done == span.size {
-        return Some((commit, None));
-    }
-    let length = CHUNK.min(span.size - done);
-    let read = tokio::task::spawn_blocking(move || {
-        let mut data = vec![0; length as usize];
-        file.read_exact_at(&mut data, span.offset + done).map(|()| data)
-    });
-    let data = read.await.ok()?.ok()?;
-    let action = api::WriteAction::Write as i32;
-    Some((api::WriteContentRequest { action, offset: done as i64, data, ..commit }, Some(done + length)))
 }
 
 /// A name nobody else on this containerd uses.

@@ -43,7 +43,7 @@ pub struct TaskFiles {
 
 /// Writes the files of one task into `directory`, which is made. A file that is right already is left alone;
 /// one that is not is changed in place, because a running container sees only the file that was bound into
-/// it.
+/// it. `further` are names that the container knows beside its own.
 ///
 /// # Errors
 /// [`Error::File`] with the file that could not be read or written.
@@ -51,6 +51,7 @@ pub async fn ensure_files(
     directory: &Path,
     hostname: &str,
     address: Ipv4Addr,
+    further: &[(String, Ipv4Addr)],
     host: &HostResolver,
 ) -> Result<TaskFiles, Error> {
     let main = read(&host.main).await?.unwrap_or_default();
@@ -63,7 +64,7 @@ pub async fn ensure_files(
     };
     let contents = [
         (&files.resolv_conf, resolv_conf(&main, behind_stub.as_deref())),
-        (&files.hosts, hosts(hostname, address)),
+        (&files.hosts, hosts(hostname, address, further)),
         (&files.hostname, format!("{hostname}\n")),
     ];
     for (path, content) in contents {
@@ -88,8 +89,13 @@ fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Err
 }
 
 /// A container's `/etc/hosts`. IPv6 is off in a task's namespace, so that no name leads there.
-pub fn hosts(hostname: &str, address: Ipv4Addr) -> String {
-    format!("127.0.0.1\tlocalhost\n{address}\t{hostname}\n")
+/// `further` names come after its own, in their order.
+pub fn hosts(hostname: &str, address: Ipv4Addr, further: &[(String, Ipv4Addr)]) -> String {
+    let mut text = format!("127.0.0.1\tlocalhost\n{address}\t{hostname}\n");
+    for (name, address) in further {
+        writeln!(text, "{address}\t{name}").expect("writing to a string works");
+    }
+    text
 }
 
 /// A container's `/etc/resolv.conf`: the servers that the host really asks. `main` is the host's own file;
@@ -211,7 +217,8 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         let host = HostResolver { main: run.path().join("resolv"), behind_stub: run.path().join("none") };
         let directory = run.path().join("task");
-        let ensure = || ensure_files(&directory, "web-1", Ipv4Addr::new(10, 210, 1, 2), &host);
+        let further = [("db".to_owned(), Ipv4Addr::new(192, 0, 2, 7))];
+        let ensure = || ensure_files(&directory, "web-1", Ipv4Addr::new(10, 210, 1, 2), &further, &host);
         let files = ensure().await.unwrap();
         let text = |path: &Path| std::fs::read_to_string(path).unwrap();
         assert_eq!(
@@ -219,7 +226,7 @@ mod tests {
             "nameserver 8.8.8.8\nnameserver 1.1.1.1\n",
             "no host file at all"
         );
-        assert_eq!(text(&files.hosts), "127.0.0.1\tlocalhost\n10.210.1.2\tweb-1\n");
+        assert_eq!(text(&files.hosts), "127.0.0.1\tlocalhost\n10.210.1.2\tweb-1\n192.0.2.7\tdb\n");
         assert_eq!(text(&files.hostname), "web-1\n");
         let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).unwrap());
         let changed = |path: &Path| std::fs::metadata(path).unwrap().modified().unwrap();

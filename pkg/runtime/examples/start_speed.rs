@@ -1,101 +1,148 @@
-//! Measures create → running of this crate against `ctr run -d`, taking turns on one private containerd.
+//! Measures what a container's life costs: create → running of this crate against `ctr run -d`, taking turns on one
+//! private containerd, and then SIGTERM → end told, and the clean-up. Ours have the logger beside them, `ctr`'s have
+//! none.
 //!
 //! `cargo run --release -p warren-runtime --features testing --example start_speed -- [ROUNDS]`
 
-use std::collections::BTreeMap;
 use std::error::Error;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use warren_image::ImportOptions;
 use warren_image::build::Builder;
 use warren_runtime::containerd::Containerd;
 use warren_runtime::testing::PrivateContainerd;
-use warren_runtime::{ContainerId, ContainerSpec, Limits, Log, Owner, Process, Reference, Runtime, Signal};
+use warren_runtime::{
+    ContainerId, ContainerSpec, Log, Owner, Process, Reference, Runtime, RuntimeEvent, Seccomp, Signal,
+};
+use warren_types::Bytes;
 
 const IMAGE: &str = "docker.io/library/speed:1";
+/// Ends at once when asked to, as a first process does only by itself.
+const WELL_BEHAVED: &str = "trap 'exit 0' TERM; while :; do /bin/busybox sleep 1000 & wait $!; done";
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Failure = Box<dyn Error>;
+
+/// One life of ours.
+struct Life {
+    start: Duration,
+    /// From the signal until the end is told.
+    stop: Duration,
+    /// Process, record and file system.
+    clean_up: Duration,
+}
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Failure> {
     let rounds: usize = std::env::args().nth(1).map_or(Ok(20), |text| text.parse())?;
     let containerd = PrivateContainerd::start().await;
     let runtime = Containerd::new(containerd.settings())?;
     let busybox = std::fs::read("/bin/busybox")?;
     let image = Builder::new(IMAGE).dir("bin", 0o755).file("bin/busybox", 0o755, busybox);
-    let archive = image.config("Cmd", vec!["/bin/busybox", "sleep", "100000"]).oci_archive()?;
+    let command = vec!["/bin/busybox", "sh", "-c", WELL_BEHAVED];
+    let archive = image.config("Cmd", command).oci_archive()?;
     let options = ImportOptions { spool_dir: containerd.dir().to_owned(), max_bytes: 64 << 20, name: None };
     runtime.images().import(&archive[..], options).await?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let logger = warren_logger::ensure_installed(containerd.dir())?.logger;
+    let (mut ours, mut silent, mut unconfined, mut theirs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds {
-        ours.push(by_us(&runtime, round).await?);
+        let log = log(&containerd, &logger, round)?;
+        ours.push(by_us(&runtime, &format!("ours-{round}"), log.clone(), Seccomp::Default).await?);
+        silent.push(by_us(&runtime, &format!("mute-{round}"), Log::Discard, Seccomp::Default).await?);
+        unconfined.push(by_us(&runtime, &format!("free-{round}"), log, Seccomp::Unconfined).await?);
         theirs.push(by_ctr(&containerd, &runtime, round).await?);
     }
-    let (ours, theirs) = (median(ours), median(theirs));
-    println!("create to running, median of {rounds}: ours {ours:?}, ctr run -d {theirs:?}");
-    println!("ratio {:.2}", ours.as_secs_f64() / theirs.as_secs_f64());
+    let theirs = median(theirs);
+    println!("medians of {rounds}");
+    for (name, lives) in [("ours", ours), ("without the logger", silent), ("without seccomp", unconfined)] {
+        let part = |pick: fn(&Life) -> Duration| median(lives.iter().map(pick).collect());
+        let (start, stop, clean_up) =
+            (part(|life| life.start), part(|life| life.stop), part(|life| life.clean_up));
+        println!("{name}: create to running {start:?}, SIGTERM to end told {stop:?}, clean-up {clean_up:?}");
+        println!("  start is {:.2} of ctr run -d, {theirs:?}", start.as_secs_f64() / theirs.as_secs_f64());
+    }
     Ok(())
 }
 
-async fn by_us(runtime: &Containerd, round: usize) -> Result<Duration, Box<dyn Error>> {
-    let spec = ContainerSpec {
-        id: ContainerId::parse(&format!("ours-{round}"))?,
-        owner: Owner { task: "t".into(), attempt: 1, spec_hash: "h".into() },
-        image: Reference::parse(IMAGE)?,
-        command: None,
-        args: None,
-        env: Vec::new(),
-        hostname: "speed".into(),
-        limits: Limits::default(),
-        netns: None,
-        mounts: Vec::new(),
-        log: Log::Discard,
-        assignment: vec![0; 1024],
-        labels: BTreeMap::new(),
-        stop_signal: None,
-    };
-    let begin = Instant::now();
-    runtime.ensure_created(&spec).await?;
-    runtime.start(&spec.id).await?;
-    let took = begin.elapsed();
-    remove(runtime, &spec.id).await?;
-    Ok(took)
+fn log(at: &PrivateContainerd, program: &Path, round: usize) -> Result<Log, Failure> {
+    let dir = at.dir().join(format!("log-{round}"));
+    std::fs::create_dir_all(&dir)?;
+    Ok(Log::Binary { program: program.to_owned(), dir, max_size: Bytes(10 << 20), max_files: 3 })
 }
 
-async fn by_ctr(
-    at: &PrivateContainerd,
-    runtime: &Containerd,
-    round: usize,
-) -> Result<Duration, Box<dyn Error>> {
+async fn by_us(runtime: &Containerd, name: &str, log: Log, seccomp: Seccomp) -> Result<Life, Failure> {
+    let owner = Owner { task: "t".into(), attempt: 1, spec_hash: "h".into() };
+    let spec = ContainerSpec {
+        assignment: vec![0; 1024],
+        log,
+        seccomp,
+        ..ContainerSpec::new(ContainerId::parse(name)?, owner, Reference::parse(IMAGE)?)
+    };
+    let mut events = runtime.events();
+    let begin = Instant::now();
+    runtime.ensure_created(&spec).await?;
+    let pid = runtime.start(&spec.id).await?;
+    let start = begin.elapsed();
+    tokio::time::timeout(PATIENCE, hears(pid, Signal::TERM)).await??;
+    let begin = Instant::now();
+    runtime.signal(&spec.id, Signal::TERM).await?;
+    tokio::time::timeout(PATIENCE, ended(&mut events, &spec.id)).await??;
+    let stop = begin.elapsed();
+    let begin = Instant::now();
+    runtime.remove(&spec.id).await?;
+    Ok(Life { start, stop, clean_up: begin.elapsed() })
+}
+
+/// Until it has said so, the first process of a container does not hear a signal at all. Before that it is still
+/// runc, which hears it and does nothing.
+async fn hears(pid: u32, signal: Signal) -> Result<(), Failure> {
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
+    loop {
+        let is_command = read("comm")?.trim() == "busybox";
+        let status = read("status")?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).ok_or("no SigCgt")?;
+        if is_command && u64::from_str_radix(mask.trim(), 16)? & (1 << (signal.number() - 1)) != 0 {
+            return Ok(());
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn ended(events: &mut BoxStream<'static, RuntimeEvent>, id: &ContainerId) -> Result<(), Failure> {
+    loop {
+        match events.next().await.ok_or("events never end")? {
+            RuntimeEvent::Exited { id: which, .. } if which == *id => return Ok(()),
+            _ => {}
+        }
+    }
+}
+
+async fn by_ctr(at: &PrivateContainerd, runtime: &Containerd, round: usize) -> Result<Duration, Failure> {
     let settings = at.settings();
     let name = format!("ctr-{round}");
+    let cgroup = format!("{}/{name}", settings.cgroup_parent);
     let begin = Instant::now();
     let status = Command::new("ctr")
         .args(["-n", &settings.namespace, "--address"])
         .arg(&settings.socket)
-        .args([
-            "run",
-            "-d",
-            "--null-io",
-            "--cgroup",
-            &format!("{}/{name}", settings.cgroup_parent),
-            IMAGE,
-            &name,
-        ])
+        .args(["run", "-d", "--null-io", "--cgroup", &cgroup, IMAGE, &name])
         .status()?;
     let took = begin.elapsed();
     if !status.success() {
         return Err("ctr run failed".into());
     }
-    remove(runtime, &ContainerId::parse(&name)?).await?;
-    Ok(took)
-}
-
-async fn remove(runtime: &Containerd, id: &ContainerId) -> Result<(), Box<dyn Error>> {
-    runtime.signal(id, Signal::KILL).await?;
-    while matches!(runtime.inspect(id).await?.map(|found| found.process), Some(Process::Running { .. })) {
+    let id = ContainerId::parse(&name)?;
+    runtime.signal(&id, Signal::KILL).await?;
+    while matches!(runtime.inspect(&id).await?.map(|found| found.process), Some(Process::Running { .. })) {
         tokio::task::yield_now().await;
     }
-    Ok(runtime.remove(id).await?)
+    runtime.remove(&id).await?;
+    Ok(took)
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

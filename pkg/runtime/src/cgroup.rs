@@ -132,17 +132,48 @@ mod tests {
         assert!(!names("0::/\n", "web.1"));
     }
 
+    /// A file of a container's cgroup in a tree that stands in for a hierarchy.
+    fn put(hierarchy: &Path, file: &str, text: &str) {
+        let cgroup = hierarchy.join("warren/a");
+        fs::create_dir_all(&cgroup).unwrap();
+        fs::write(cgroup.join(file), text).unwrap();
+    }
+
+    const CGROUP: &str = "/warren/a";
+
     #[test]
-    fn kills_are_read_in_both_versions() {
+    fn version_1_is_read_from_the_hierarchy_that_has_the_file() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("warren/a");
-        fs::create_dir_all(&path).unwrap();
-        let hierarchy = |unified| Hierarchies { mounts: vec![(dir.path().to_owned(), unified)] };
-        assert_eq!(hierarchy(true).oom_kills(Path::new("/warren/a")), 0);
-        fs::write(path.join("memory.events"), "low 0\noom 3\noom_kill 2\n").unwrap();
-        fs::write(path.join("memory.oom_control"), "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n").unwrap();
-        assert_eq!(hierarchy(true).oom_kills(Path::new("/warren/a")), 2);
-        assert_eq!(hierarchy(false).oom_kills(Path::new("/warren/a")), 5);
-        assert_eq!(hierarchy(true).children(Path::new("/warren")), BTreeSet::from(["a".to_owned()]));
+        let [memory, pids, unified] = ["memory", "pids", "unified"].map(|name| dir.path().join(name));
+        let mounts = vec![(memory.clone(), false), (pids.clone(), false), (unified.clone(), true)];
+        let hybrid = Hierarchies { mounts };
+        assert_eq!(hybrid.oom_kills(Path::new(CGROUP)), 0, "there is no such cgroup");
+        put(&memory, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n");
+        put(&memory, "cgroup.procs", "7\n8\n");
+        put(&pids, "cgroup.procs", "8\n9\n");
+        put(&unified, "cgroup.procs", "");
+        assert_eq!(hybrid.oom_kills(Path::new(CGROUP)), 0);
+        put(&memory, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n");
+        assert_eq!(hybrid.oom_kills(Path::new(CGROUP)), 5);
+        assert_eq!(hybrid.members(Path::new(CGROUP)), BTreeSet::from([7, 8, 9]));
+        assert_eq!(hybrid.children(Path::new("/warren")), BTreeSet::from(["a".to_owned()]));
+        assert!(!hybrid.is_unified() && !hybrid.limits_swap());
+        fs::write(memory.join("memory.memsw.limit_in_bytes"), "0\n").unwrap();
+        assert!(hybrid.limits_swap());
+    }
+
+    #[test]
+    fn version_2_is_read_from_its_only_tree() {
+        let dir = tempfile::tempdir().unwrap();
+        let unified = Hierarchies { mounts: vec![(dir.path().to_owned(), true)] };
+        assert!(unified.is_unified() && unified.limits_swap());
+        put(dir.path(), "memory.events", "low 0\nhigh 0\nmax 4\noom 3\noom_kill 0\noom_group_kill 0\n");
+        assert_eq!(unified.oom_kills(Path::new(CGROUP)), 0, "a want of memory is not yet a kill");
+        put(dir.path(), "memory.events", "low 0\nhigh 0\nmax 4\noom 3\noom_kill 2\noom_group_kill 1\n");
+        // Of a kernel that has both, the one of the version mounted counts.
+        put(dir.path(), "memory.oom_control", "oom_kill 9\n");
+        assert_eq!(unified.oom_kills(Path::new(CGROUP)), 2);
+        put(dir.path(), "cgroup.procs", "12\n");
+        assert_eq!(unified.members(Path::new(CGROUP)), BTreeSet::from([12]));
     }
 }

@@ -10,6 +10,7 @@ mod collect;
 mod create;
 mod events;
 mod look;
+mod oci_runtime;
 mod process;
 mod record;
 mod remove;
@@ -32,9 +33,12 @@ use warren_image::{Connection, Images};
 use crate::cgroup::Hierarchies;
 use crate::container::{ContainerId, ContainerSpec, Exit, Found, Info, RuntimeEvent, Swept};
 use crate::error::Error;
-use crate::signal::Signal;
 use crate::spec::Host;
 use crate::{Result, Runtime};
+use warren_types::Signal;
+
+pub use crate::spec::Architectures;
+pub use oci_runtime::OciRuntime;
 
 /// Calls that read or write one record.
 const RECORD: Duration = Duration::from_secs(10);
@@ -62,17 +66,23 @@ pub struct Settings {
     /// The cgroup under which containers get theirs. Two nodes on one machine need two, because empty ones
     /// below it are swept.
     pub cgroup_parent: String,
+    /// The program that makes containers.
+    pub runtime: OciRuntime,
+    /// Whose programs containers under the default seccomp profile may run.
+    pub architectures: Architectures,
 }
 
 impl Settings {
     /// The usual settings for a containerd at `socket`: namespace `warren`, `overlayfs`, cgroups under
-    /// `/warren`.
+    /// `/warren`, `runc`, and programs of the machine's own architecture.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
             namespace: "warren".to_owned(),
             snapshotter: "overlayfs".to_owned(),
             cgroup_parent: "/warren".to_owned(),
+            runtime: OciRuntime::default(),
+            architectures: Architectures::default(),
         }
     }
 }
@@ -89,6 +99,8 @@ struct Shared {
     images: Images,
     cgroups: Hierarchies,
     host: Host,
+    /// The program that makes containers: absolute.
+    oci_runtime: PathBuf,
     /// CPU is the limit of starts: more at once are slower in total, and the first comes much later.
     starts: Arc<Semaphore>,
     stops: Arc<Semaphore>,
@@ -106,15 +118,19 @@ impl Containerd {
     /// comes up, and needs a tokio runtime around it.
     ///
     /// # Errors
-    /// [`Error::InvalidSpec`] when the namespace is no header value; [`Error::Failed`] without `/proc`.
+    /// [`Error::NoOciRuntime`] when the program that makes containers is missing; [`Error::InvalidSpec`] when the
+    /// namespace is no header value; [`Error::Failed`] without `/proc`.
     pub fn new(settings: Settings) -> Result<Self> {
+        let oci_runtime = settings.runtime.find()?;
         let connection = Connection::new(&settings.socket, &settings.namespace)
             .map_err(|status| Error::invalid("namespace", status.message()))?;
-        let cgroups = Hierarchies::read().map_err(|error| Error::Failed {
-            action: "read the mount table".to_owned(),
+        let unread = |what: &str, error: std::io::Error| Error::Failed {
+            action: format!("read {what}"),
             reason: error.to_string(),
-        })?;
-        let host = Host { unified_cgroups: cgroups.is_unified(), limits_swap: cgroups.limits_swap() };
+        };
+        let cgroups = Hierarchies::read().map_err(|error| unread("the mount table", error))?;
+        let host = Host::read(&cgroups, settings.architectures);
+        let host = host.map_err(|error| unread("what this process may do", error))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let images = Images::new(connection.clone(), &settings.snapshotter);
         let announcer = Arc::new(events::Announcer::default());
@@ -131,6 +147,7 @@ impl Containerd {
             images,
             cgroups,
             host,
+            oci_runtime,
             starts: Arc::new(Semaphore::new((3 * cores).max(4))),
             stops: Arc::new(Semaphore::new((2 * cores).max(4))),
             turns: turns::Turns::default(),

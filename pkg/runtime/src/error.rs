@@ -1,5 +1,9 @@
 //! Why a container operation failed, and whether trying again can help.
 
+mod create;
+
+use std::path::PathBuf;
+
 use tonic::Status;
 use warren_image::Fault;
 
@@ -38,6 +42,12 @@ pub enum Error {
         field: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// The program that makes containers is not on this node.
+    #[error("{} is not a program on this node; install it, or name another runtime", program.display())]
+    NoOciRuntime {
+        /// Its name or path.
+        program: PathBuf,
     },
     /// There is no such container, or it has no process.
     #[error("container {id} has no {what}")]
@@ -89,8 +99,8 @@ impl Error {
         matches!(self, Self::Unavailable { .. } | Self::Timeout { .. } | Self::Failed { .. })
     }
 
-    pub(crate) fn invalid(field: &str, reason: impl Into<String>) -> Self {
-        Self::InvalidSpec { field: field.to_owned(), reason: reason.into() }
+    pub(crate) fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::InvalidSpec { field: field.into(), reason: reason.into() }
     }
 
     /// The error of a call whose `NotFound` and `AlreadyExists` the caller has dealt with.
@@ -103,56 +113,19 @@ impl Error {
         }
     }
 
-    /// The error of a failed process creation: recognises what runc and crun say about a command they cannot
-    /// run.
-    pub(crate) fn of_create(id: &str, command: &str, status: &Status) -> Self {
-        match Fault::of(status) {
-            Fault::Other => {}
-            _ => return Self::of(format!("create the process of container {id}"), status),
-        }
-        match unrunnable(status.message()) {
-            Some(reason) => Self::CommandNotFound { command: command.to_owned(), reason },
-            None => Self::of(format!("create the process of container {id}"), status),
-        }
-    }
-
     pub(crate) fn of_image(reference: &str, error: warren_image::Error) -> Self {
         use warren_image::Error as E;
         match error {
             E::Unavailable { action, reason } => Self::Unavailable { action, reason },
             E::Timeout { action, reason } => Self::Timeout { action, reason },
             E::Refused { action, reason } => Self::Failed { action, reason },
+            // A full disk, above all: it says what to do, and passes when that was done.
+            passing if passing.is_transient() => {
+                Self::Failed { action: format!("use image {reference}"), reason: passing.to_string() }
+            }
             other => Self::ImageUnusable { reference: reference.to_owned(), reason: other.to_string() },
         }
     }
-}
-
-/// The part of a runtime's message that says why a command cannot be run, if that is what it is about.
-///
-/// runc: `... unable to start container process: exec: "/x": stat /x: no such file or directory: unknown`.
-/// crun: `... executable file `/x` not found: No such file or directory: unknown` or `... open executable:
-/// ...`.
-fn unrunnable(message: &str) -> Option<String> {
-    let start = ["exec: \"", "executable file `", "open executable: "]
-        .iter()
-        .filter_map(|marker| message.find(marker))
-        .min()?;
-    let said = message[start..].trim_end_matches(": unknown");
-    let said = match said.strip_prefix("exec: \"") {
-        // What follows the quoted command.
-        Some(rest) => rest.split_once("\": ").map_or(rest, |(_, reason)| reason),
-        None => said,
-    };
-    const REASONS: [&str; 6] = [
-        "not found",
-        "no such file",
-        "permission denied",
-        "is a directory",
-        "not a directory",
-        "exec format error",
-    ];
-    let lower = said.to_lowercase();
-    REASONS.iter().any(|reason| lower.contains(reason)).then(|| said.to_owned())
 }
 
 #[cfg(test)]
@@ -160,40 +133,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unrunnable_command_is_told_from_other_failures() {
-        const RUNC: &str = "failed to create shim task: OCI runtime create failed: runc create failed: \
-                            unable to start container process: ";
-        for (message, want) in [
-            (
-                format!("{RUNC}exec: \"/nope\": stat /nope: no such file or directory: unknown"),
-                Some("stat /nope: no such file or directory"),
-            ),
-            (
-                format!("{RUNC}exec: \"nope\": executable file not found in $PATH: unknown"),
-                Some("executable file not found in $PATH"),
-            ),
-            (format!("{RUNC}exec: \"/etc\": is a directory: unknown"), Some("is a directory")),
-            (format!("{RUNC}exec: \"/etc/passwd\": permission denied: unknown"), Some("permission denied")),
-            (
-                "OCI runtime create failed: executable file `/x` not found: No such file or directory"
-                    .to_owned(),
-                Some("executable file `/x` not found: No such file or directory"),
-            ),
-            (format!("{RUNC}error mounting \"/x\" to rootfs at \"/y\": no such file or directory"), None),
-            ("failed to mount rootfs component: no such file or directory".to_owned(), None),
-        ] {
-            assert_eq!(unrunnable(&message).as_deref(), want, "{message}");
-        }
-    }
-
-    #[test]
     fn only_faults_of_the_moment_are_transient() {
         let status = Status::unknown("transport error");
         assert!(Error::of("x", &status).is_transient());
-        assert!(Error::of_create("a", "/x", &Status::unknown("device busy")).is_transient());
-        let gone = Status::unknown("exec: \"/x\": stat /x: no such file or directory: unknown");
-        assert!(!Error::of_create("a", "/x", &gone).is_transient());
+        assert!(!Error::NoOciRuntime { program: "crun".into() }.is_transient());
         assert!(!Error::invalid("id", "x").is_transient());
         assert!(!Error::ImageMissing { reference: "x".into() }.is_transient());
+    }
+
+    #[test]
+    fn an_image_that_has_no_room_now_is_not_unusable() {
+        use warren_image::Error as E;
+        let (action, reason) = ("unpack a layer".to_owned(), "no space left on device".to_owned());
+        let full = Error::of_image("demo:1", E::DiskFull { action, reason });
+        assert!(full.is_transient(), "{full:?}");
+        let said = full.to_string();
+        assert!(said.contains("demo:1") && said.contains("there is no room on the disk"), "{said}");
+        let foreign = E::Platform { what: "demo:1".into(), found: "linux/s390x".into() };
+        let foreign = Error::of_image("demo:1", foreign);
+        assert!(matches!(&foreign, Error::ImageUnusable { .. }) && !foreign.is_transient(), "{foreign:?}");
     }
 }

@@ -19,8 +19,8 @@ pub use script::{Failure, Fault, Operation, Script};
 
 use crate::container::{ContainerId, ContainerSpec, Exit, Found, Info, Process, RuntimeEvent, Swept};
 use crate::error::Error;
-use crate::signal::Signal;
 use crate::{Reference, Result, Runtime};
+use warren_types::Signal;
 
 /// Few, because a cluster test has a thousand of these; a slow reader learns that it lost some.
 const BUFFER: usize = 128;

@@ -9,7 +9,8 @@
 //! It must never decide what should run, never report an exit that it did not see, and never remove what it
 //! did not make. Every call has a deadline, and every `ensure_*` and `remove` is harmless the second time.
 //!
-//! Start reading at [`Runtime`] and [`ContainerSpec`], then `containerd/create.rs`.
+//! Start reading at [`Runtime`] and [`ContainerSpec`], then `containerd/create.rs`: it asks `host.rs` what the names
+//! in a spec mean on this machine, and `spec.rs` for the document that makes them true.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -19,9 +20,10 @@ pub mod containerd;
 mod error;
 #[cfg(feature = "testing")]
 pub mod fake;
+mod host;
 mod pidfd;
+mod programs;
 mod rootfs;
-mod signal;
 mod spec;
 pub mod supervise;
 #[cfg(feature = "testing")]
@@ -31,12 +33,13 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 
 pub use container::{
-    BindMount, ContainerId, ContainerSpec, Exit, Found, Info, Limits, Log, MAX_ASSIGNMENT, MIN_CPU,
-    MIN_MEMORY, Owner, Process, RuntimeEvent, Swept,
+    Access, ContainerId, ContainerSpec, Device, Exit, Found, HostFile, Info, Limits, Log, MAX_ASSIGNMENT,
+    MIN_CPU, MIN_MEMORY, Mount, MountSource, Network, Owner, Process, Propagation, Reservations,
+    RuntimeEvent, Seccomp, Swept, Ulimit,
 };
 pub use error::Error;
-pub use signal::Signal;
 pub use warren_image::Reference;
+pub use warren_types::Signal;
 
 /// What this crate's operations return.
 pub type Result<T> = std::result::Result<T, Error>;

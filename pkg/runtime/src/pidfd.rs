@@ -12,7 +12,7 @@ use nix::libc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::signal::Signal;
+use warren_types::Signal;
 
 /// A handle to one process. It becomes readable when the process ends.
 #[derive(Debug)]

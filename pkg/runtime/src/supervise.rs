@@ -18,8 +18,8 @@ use tokio::task::JoinHandle;
 use warren_image::Connection;
 
 use crate::pidfd::{self, Pidfd};
-use crate::signal::Signal;
 use configuration::Files;
+use warren_types::Signal;
 
 /// Where a containerd installed by the distribution listens.
 pub const SYSTEM_SOCKET: &str = "/run/containerd/containerd.sock";

@@ -12,8 +12,8 @@ use nix::mount::{MntFlags, umount2};
 use crate::cgroup::Hierarchies;
 use crate::containerd::Settings;
 use crate::pidfd::Pidfd;
-use crate::signal::Signal;
 use crate::supervise::{Options, Status, Supervisor};
+use warren_types::Signal;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -12,8 +12,18 @@ mod conformance;
 mod images;
 #[path = "suite/inside.rs"]
 mod inside;
+#[path = "suite/logger.rs"]
+mod logger;
+#[path = "suite/mounts.rs"]
+mod mounts;
+#[path = "suite/programs.rs"]
+mod programs;
 #[path = "suite/recovery.rs"]
 mod recovery;
+#[path = "suite/refusals.rs"]
+mod refusals;
+#[path = "suite/rights.rs"]
+mod rights;
 #[path = "suite/strays.rs"]
 mod strays;
 #[path = "suite/supervision.rs"]

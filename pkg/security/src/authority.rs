@@ -5,26 +5,26 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber,
-    date_time_ymd,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PublicKeyData, SanType, SerialNumber, date_time_ymd,
 };
 use rustls::crypto::ring;
 use rustls_pki_types::CertificateDer;
+use warren_types::NodeRole;
 use x509_parser::oid_registry::OID_X509_ORGANIZATION_NAME;
 use zeroize::Zeroizing;
 
 use crate::identity::{parse_der, parse_part};
 use crate::pem::{self, Bundle};
 use crate::{
-    CaDigest, Credentials, FileError, Identity, IdentityError, MANAGER_NAME, MaterialError, PrivateKey, Role,
-    Roots, files,
+    CaDigest, CertificateRequest, Credentials, FileError, Identity, IdentityError, MANAGER_NAME,
+    MaterialError, PrivateKey, Role, Roots, files,
 };
 
 const AUTHORITY_NAME: &str = "warren-ca";
 const AUTHORITY_VALIDITY: Duration = Duration::from_secs(20 * 365 * 24 * 60 * 60);
 /// Certificates begin this long before they are made, for machines whose clocks are a little behind.
-const BACK_DATED: Duration = Duration::from_secs(5 * 60);
+pub(crate) const BACK_DATED: Duration = Duration::from_secs(5 * 60);
 /// 9999-12-31T23:59:59Z, the last moment X.509 can name (RFC 5280, 4.1.2.5).
 const LAST_MOMENT: Duration = Duration::from_secs(253_402_300_799);
 
@@ -45,9 +45,6 @@ pub enum AuthorityError {
     /// The time is before 1970.
     #[error("the machine's clock stands before 1970: set it right")]
     Clock,
-    /// The request is broken, its signature is wrong, or its key is of another kind.
-    #[error("unusable certificate request, wanted PKCS #10 signed with ECDSA P-256: {0}")]
-    Request(String),
     /// The operating system gave no randomness.
     #[error("the operating system gave no random bytes for a serial number")]
     Randomness,
@@ -154,7 +151,7 @@ impl CertificateAuthority {
     /// [`Role::validity`], at most as long as the authority.
     pub fn issue(&self, identity: &Identity, now: SystemTime) -> Result<Credentials, AuthorityError> {
         let key = PrivateKey::generate()?;
-        let certificate = self.certify(identity, &*key.pair()?, now)?;
+        let certificate = self.certify(identity, &*key.pair()?, now, identity.role().validity())?;
         Ok(Credentials::new(certificate, key)?)
     }
 
@@ -165,7 +162,22 @@ impl CertificateAuthority {
         request: &CertificateRequest,
         now: SystemTime,
     ) -> Result<String, AuthorityError> {
-        self.certify(identity, &request.public_key, now)
+        self.certify(identity, request.public_key(), now, identity.role().validity())
+    }
+
+    /// A certificate (PEM) for the node that made the request, under the id that its key gives it
+    /// ([`CertificateRequest::node_id`]). Harmless to repeat: the same key gets the same id again. It lasts for
+    /// `lifetime` from `now`, at most for [`Role::validity`] and as long as the authority.
+    pub fn sign_node(
+        &self,
+        role: NodeRole,
+        request: &CertificateRequest,
+        now: SystemTime,
+        lifetime: Duration,
+    ) -> Result<String, AuthorityError> {
+        let role = Role::from(role);
+        let identity = Identity::new(self.cluster.as_str(), role, request.node_id().to_string())?;
+        self.certify(&identity, request.public_key(), now, lifetime.min(role.validity()))
     }
 
     fn certify(
@@ -173,6 +185,7 @@ impl CertificateAuthority {
         identity: &Identity,
         public_key: &impl PublicKeyData,
         now: SystemTime,
+        lifetime: Duration,
     ) -> Result<String, AuthorityError> {
         if identity.cluster() != self.cluster {
             let wanted = identity.cluster().to_owned();
@@ -183,7 +196,7 @@ impl CertificateAuthority {
             return Err(AuthorityError::Expired);
         }
         let role = identity.role();
-        let mut params = params(now, role.validity(), self.expires)?;
+        let mut params = params(now, lifetime, self.expires)?;
         params.distinguished_name = identity.subject();
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -226,32 +239,6 @@ fn params(now: Duration, validity: Duration, end: Duration) -> Result<Certificat
 fn since_epoch(now: SystemTime) -> Result<Duration, AuthorityError> {
     let since = now.duration_since(UNIX_EPOCH).map_err(|_| AuthorityError::Clock)?;
     Ok(Duration::from_secs(since.as_secs()).min(LAST_MOMENT))
-}
-
-/// A request for a certificate (PKCS #10), of which only the public key counts.
-#[derive(Debug)]
-pub struct CertificateRequest {
-    public_key: rcgen::PublicKey,
-}
-
-impl CertificateRequest {
-    /// The request of the holder of `key`, as PEM.
-    pub fn create(key: &PrivateKey) -> Result<String, AuthorityError> {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        Ok(params.serialize_request(&*key.pair()?)?.pem()?)
-    }
-
-    /// Reads a request and checks that it was signed by the key it asks for.
-    pub fn parse(pem: &str) -> Result<Self, AuthorityError> {
-        let request = CertificateSigningRequestParams::from_pem(pem)
-            .map_err(|error| AuthorityError::Request(error.to_string()))?;
-        let public_key = request.public_key;
-        if *public_key.algorithm() != PKCS_ECDSA_P256_SHA256 {
-            return Err(AuthorityError::Request("its key is of another kind".to_owned()));
-        }
-        Ok(Self { public_key })
-    }
 }
 
 #[cfg(test)]

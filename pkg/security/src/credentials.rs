@@ -11,6 +11,7 @@ use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
 use zeroize::Zeroizing;
 
+use crate::authority::BACK_DATED;
 use crate::identity::parse_der;
 use crate::pem::{self, Bundle};
 use crate::{FileError, Identity, MaterialError, PrivateKey, files};
@@ -21,6 +22,7 @@ pub struct Credentials {
     certificate_pem: String,
     key: PrivateKey,
     identity: Identity,
+    issued_at: SystemTime,
     expires_at: SystemTime,
     certified: Arc<CertifiedKey>,
 }
@@ -32,7 +34,10 @@ impl Credentials {
         let chain = pem::parse_certificates(&certificate_pem)?;
         let certificate = parse_der(&chain[0])?;
         let identity = Identity::try_from(&certificate)?;
-        let seconds = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0);
+        let moment = |seconds: i64| UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        let expires_at = moment(certificate.validity().not_after.timestamp());
+        let begins_at = moment(certificate.validity().not_before.timestamp());
+        let issued_at = (begins_at + BACK_DATED).min(expires_at);
         let der = PrivateKeyDer::from_pem_slice(key.pem().as_bytes());
         let der = der.map_err(|error| MaterialError::Key(error.to_string()))?;
         let signing = ring::sign::any_supported_type(&der);
@@ -40,8 +45,8 @@ impl Credentials {
         let signing = signing.map_err(|error| MaterialError::Key(error.to_string()))?;
         let certified = CertifiedKey::new(chain, signing);
         certified.keys_match().map_err(|_| MaterialError::KeyMismatch)?;
-        let expires_at = UNIX_EPOCH + Duration::from_secs(seconds);
-        Ok(Self { certificate_pem, key, identity, expires_at, certified: Arc::new(certified) })
+        let certified = Arc::new(certified);
+        Ok(Self { certificate_pem, key, identity, issued_at, expires_at, certified })
     }
 
     /// Reads [`Credentials::to_pem`] back.
@@ -84,6 +89,25 @@ impl Credentials {
     /// The end of the certificate's validity.
     pub fn expires_at(&self) -> SystemTime {
         self.expires_at
+    }
+
+    /// When the authority issued it. Its validity begins a little earlier.
+    pub fn issued_at(&self) -> SystemTime {
+        self.issued_at
+    }
+
+    /// When to ask for the next certificate: between two thirds and three quarters of its life, spread evenly by
+    /// `chance` (any number; the same one for as long as these credentials are shown), so that the nodes of a
+    /// cluster that was set up within a minute do not all ask within one.
+    pub fn renew_at(&self, chance: u64) -> SystemTime {
+        let life = self.expires_at.duration_since(self.issued_at).unwrap_or_default();
+        let spread = chance as f64 / u64::MAX as f64;
+        self.issued_at + life.mul_f64(2.0 / 3.0 + spread / 12.0)
+    }
+
+    /// Whether [`Credentials::renew_at`] is past.
+    pub fn due_for_renewal(&self, now: SystemTime, chance: u64) -> bool {
+        now >= self.renew_at(chance)
     }
 
     pub(crate) fn certified(&self) -> Arc<CertifiedKey> {

@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use rcgen::{DistinguishedName, DnType, ExtendedKeyUsagePurpose};
+use warren_types::NodeRole;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::oid_registry::{
@@ -56,6 +57,11 @@ impl Role {
         }
     }
 
+    /// Whether its holder is a machine of the cluster, not a person.
+    pub fn is_node(self) -> bool {
+        matches!(self, Role::Manager | Role::Worker)
+    }
+
     /// Only managers are ever on the serving side of a connection.
     pub(crate) fn key_usages(self) -> Vec<ExtendedKeyUsagePurpose> {
         match self {
@@ -66,6 +72,15 @@ impl Role {
 
     fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.as_str() == word)
+    }
+}
+
+impl From<NodeRole> for Role {
+    fn from(role: NodeRole) -> Self {
+        match role {
+            NodeRole::Manager => Role::Manager,
+            NodeRole::Worker => Role::Worker,
+        }
     }
 }
 

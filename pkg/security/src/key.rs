@@ -3,9 +3,10 @@
 use std::fmt;
 
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
+use warren_types::NodeId;
 use zeroize::Zeroizing;
 
-use crate::MaterialError;
+use crate::{MaterialError, request};
 
 /// An ECDSA P-256 private key as PKCS #8 PEM. `Debug` shows nothing of it.
 #[derive(Clone)]
@@ -31,6 +32,12 @@ impl PrivateKey {
     /// The key as PEM. What is done with it must keep it from logs, errors and command lines.
     pub fn pem(&self) -> &str {
         &self.pem
+    }
+
+    /// The id of the node that this is the key of: the first 128 bits of SHA-256 over its public half, so that
+    /// nobody can have the id who does not have the key, and a node that joins again is the same node.
+    pub fn node_id(&self) -> Result<NodeId, MaterialError> {
+        Ok(request::node_id(&*self.pair()?))
     }
 
     pub(crate) fn pair(&self) -> Result<Zeroizing<KeyPair>, MaterialError> {

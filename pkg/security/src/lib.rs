@@ -6,30 +6,40 @@
 //! put key bytes into a log, an error or a `Debug` text, never accept TLS below 1.3, and never let a
 //! certificate be taken for a manager's that does not carry the name only manager certificates have.
 //!
-//! Start reading at [`Identity`], then [`CertificateAuthority`], then [`serve_tls`].
+//! Start reading at [`Identity`], then [`CertificateAuthority`], then [`serve_tls`]. How a machine becomes part
+//! of a cluster: [`Token`], [`connect_to_join`], [`CertificateRequest`], [`MembershipStore`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod authority;
 mod credentials;
 pub mod files;
+mod hex;
 mod identity;
+mod join;
 mod key;
+mod membership;
 mod peer;
 mod pem;
+mod request;
 mod roots;
 pub mod seal;
 mod serve;
 mod tls;
+mod token;
 
-pub use authority::{AuthorityError, CertificateAuthority, CertificateRequest};
+pub use authority::{AuthorityError, CertificateAuthority};
 pub use credentials::Credentials;
 pub use files::FileError;
 pub use identity::{Identity, IdentityError, MANAGER_NAME, Role};
+pub use join::{JoinError, connect_to_join};
 pub use key::PrivateKey;
+pub use membership::{Membership, MembershipError, MembershipStore, Unfinished};
 pub use peer::Peer;
 pub use pem::MaterialError;
-pub use roots::{CaDigest, Roots};
+pub use request::{CertificateRequest, RequestError};
+pub use roots::{CaDigest, ParseDigestError, Roots};
 pub use serve::{
-    Connection, HandshakeLimits, Incoming, LocalListener, LocalSocketError, serve_local, serve_tls,
+    Connection, Incoming, LocalListener, LocalSocketError, StrangerLimits, serve_local, serve_tls,
 };
 pub use tls::{ConnectError, LiveCertificate, TlsError, client_config, connect, server_config};
+pub use token::{Token, TokenError};

@@ -24,7 +24,8 @@ pub enum Peer {
         /// Its effective group at the time it connected.
         gid: u32,
     },
-    /// It showed no certificate. It may learn the authority's certificate and join, nothing else.
+    /// A stranger: it showed no certificate. It may join, nothing else, and stays within
+    /// [`crate::StrangerLimits`].
     Anonymous {
         /// Where it dialled from.
         address: SocketAddr,

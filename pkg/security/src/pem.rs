@@ -26,6 +26,9 @@ pub enum MaterialError {
     /// The certificate is not one of an authority.
     #[error("wanted the certificate of a certificate authority, found an ordinary one")]
     NotAnAuthority,
+    /// Another authority issued it.
+    #[error("the certificate was not issued by the authority of this cluster: {0}")]
+    NotIssued(String),
     /// The key is not of a kind this crate makes.
     #[error("unusable private key, wanted PKCS #8 of ECDSA P-256: {0}")]
     Key(String),
@@ -70,6 +73,12 @@ pub(crate) fn join(certificates: &str, key: &PrivateKey) -> Zeroizing<String> {
     text.push_str(certificates);
     text.push_str(key.pem());
     text
+}
+
+/// One certificate as text.
+pub(crate) fn write_certificate(certificate: &CertificateDer<'_>) -> String {
+    let config = ::pem::EncodeConfig::new().set_line_ending(::pem::LineEnding::LF);
+    ::pem::encode_config(&::pem::Pem::new("CERTIFICATE", certificate.to_vec()), config)
 }
 
 /// All certificates in the text; at least one.

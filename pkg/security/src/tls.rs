@@ -12,14 +12,14 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, Ve
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, SignatureScheme};
-use rustls_pki_types::ServerName;
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::{Credentials, Identity, MANAGER_NAME, Roots};
 
-const HTTP_2: &[u8] = b"h2";
+pub(crate) const HTTP_2: &[u8] = b"h2";
 
 /// Why TLS could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -76,12 +76,6 @@ impl fmt::Debug for LiveCertificate {
     }
 }
 
-impl ResolvesServerCert for LiveCertificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.certified()
-    }
-}
-
 impl ResolvesClientCert for LiveCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         self.certified()
@@ -92,12 +86,29 @@ impl ResolvesClientCert for LiveCertificate {
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
+/// What a manager shows: its certificate, and those of the authorities, by which a joiner knows the cluster.
+#[derive(Debug)]
+struct ServingChain {
+    own: Arc<LiveCertificate>,
+    authorities: Vec<CertificateDer<'static>>,
+}
+
+impl ResolvesServerCert for ServingChain {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let own = self.own.certified()?;
+        let mut chain = own.cert.clone();
+        chain.extend(self.authorities.iter().filter(|authority| !own.cert.contains(authority)).cloned());
+        Some(Arc::new(CertifiedKey::new(chain, Arc::clone(&own.key))))
+    }
+}
+
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
 /// The serving side. A client that shows a certificate must show a valid one of `roots`; one that shows none
-/// is let in as [`crate::Peer::Anonymous`], since it must be able to fetch the authority and to join.
+/// is let in as [`crate::Peer::Anonymous`], since it must be able to join. The certificates of `roots` are sent
+/// along, for those who know them by a digest only ([`crate::connect_to_join`]).
 pub fn server_config(
     roots: &Roots,
     certificate: Arc<LiveCertificate>,
@@ -108,7 +119,10 @@ pub fn server_config(
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(verifier)
-        .with_cert_resolver(certificate);
+        .with_cert_resolver(Arc::new(ServingChain {
+            own: certificate,
+            authorities: roots.certificates().to_vec(),
+        }));
     config.alpn_protocols = vec![HTTP_2.to_vec()];
     // A resumed session would carry the client's certificate over unverified, past its end. Connections here
     // live long, so that resuming would save little.
@@ -117,7 +131,7 @@ pub fn server_config(
     Ok(Arc::new(config))
 }
 
-/// The dialling side, with a certificate or, to join, without one. Use it through [`connect`], which
+/// The dialling side, with a certificate or without one. Use it through [`connect`], which
 /// verifies the one right name.
 pub fn client_config(
     roots: &Roots,

@@ -7,8 +7,8 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ClusterId, Desired, Exit, NodeId, PublishedPort, ServiceId, ServiceName, TaskId, TaskSpec, TaskState,
-    Timestamp,
+    ClusterId, Desired, Exit, ImageDigest, NodeId, PublishedPort, ServiceId, ServiceName, TaskId, TaskSpec,
+    TaskState, Timestamp,
 };
 
 /// Orders assignments: workers ignore what is not newer. The incarnation rises with restore and force-new-cluster.
@@ -43,6 +43,9 @@ pub struct TaskAssignment {
     pub revision: u64,
     /// What to run.
     pub spec: TaskSpec,
+    /// What the image is; `None` until a worker has said so ([`TaskReport::image`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<ImageDigest>,
     /// Ports to open on the node.
     pub ports: Vec<PublishedPort>,
     /// Its address in the node's subnet.
@@ -70,6 +73,10 @@ pub struct TaskReport {
     pub exit: Option<Exit>,
     /// Nothing of it is left on the node.
     pub removed: bool,
+    /// When it is started again, while it waits for that.
+    pub next_attempt: Option<Timestamp>,
+    /// What its image is here, while the assignment does not say.
+    pub image: Option<ImageDigest>,
 }
 
 /// What a node must know that is not per task.

@@ -89,6 +89,8 @@ identifiers! {
     NodeId,
     /// A service; made by the client that creates it, so that a repeated create is recognised.
     ServiceId,
+    /// A join token; says nothing about its secret.
+    TokenId,
 }
 
 /// A task: its service and a number that the service never gives twice. Written `<service id>-<number>`.

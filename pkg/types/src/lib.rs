@@ -12,17 +12,27 @@ pub mod name;
 pub mod object;
 pub mod quantity;
 pub mod raft;
+pub mod signal;
 pub mod spec;
 pub mod state;
 pub mod time;
+pub mod token;
 pub mod violation;
 
 pub use assignment::{Assignment, AssignmentVersion, NodeSettings, TaskAssignment, TaskReport};
-pub use id::{ClusterId, Id, NodeId, ServiceId, TaskId};
-pub use name::{ImageReference, NodeName, ServiceName};
-pub use object::{Node, NodeDescription, NodeStatus, Observed, Revision, Service, Task};
+pub use id::{ClusterId, Id, NodeId, ServiceId, TaskId, TokenId};
+pub use name::{ImageDigest, ImageReference, NodeName, ServiceName};
+pub use object::{
+    Availability, Node, NodeDescription, NodeRole, NodeStatus, Observed, Revision, Service, Task,
+};
 pub use quantity::{Bytes, MilliCpu, Resources};
-pub use spec::{EnvVar, Limits, Mode, Protocol, PublishMode, PublishedPort, ServiceSpec, TaskSpec};
+pub use signal::Signal;
+pub use spec::{
+    Capability, Constraint, Device, DeviceAccess, EnvVar, HostEntry, Limits, LogLimits, Mode, Mount,
+    MountSource, Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, RestartCondition,
+    RestartPolicy, Seccomp, ServiceSpec, TaskSpec, Ulimit, UlimitName,
+};
 pub use state::{Desired, Exit, TaskState};
 pub use time::Timestamp;
+pub use token::{Token, TokenHash};
 pub use violation::{Violation, Violations};

@@ -76,6 +76,9 @@ names! {
     /// The grammar in full, and what is left out, is the image store's to know.
     ImageReference:
         "an image reference (like nginx:1.27 or ghcr.io/org/app:2, at most 512 characters)", image_reference;
+    /// What an image is: the digest of its manifest or index, `sha256:` and 64 hexadecimal digits.
+    ImageDigest:
+        "an image digest (sha256: and 64 of 0-9 and a-f)", image_digest;
 }
 
 fn ends_alphanumeric(text: &str) -> bool {
@@ -96,9 +99,15 @@ fn host_name(text: &str) -> bool {
 }
 
 fn image_reference(text: &str) -> bool {
+    // A tag may end in a mark.
     text.len() <= 512
-        && ends_alphanumeric(text)
+        && ends_alphanumeric(text.trim_end_matches(['.', '_', '-']))
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-/:@".contains(&b))
+}
+
+fn image_digest(text: &str) -> bool {
+    let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    text.strip_prefix("sha256:").is_some_and(|digits| digits.len() == 64 && digits.bytes().all(hex))
 }
 
 #[cfg(test)]
@@ -119,7 +128,7 @@ mod tests {
 
     #[test]
     fn image_references_look_like_references() {
-        for good in ["nginx", "nginx:1.27", "localhost:5000/a/b@sha256:0123abcd"] {
+        for good in ["nginx", "nginx:1.27", "localhost:5000/a/b@sha256:0123abcd", "nginx:1_"] {
             assert!(good.parse::<ImageReference>().is_ok(), "{good}");
         }
         for bad in ["", ":", "a b", "nginx:", "../x", "x\n"] {

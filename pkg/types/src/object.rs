@@ -1,5 +1,6 @@
 //! What a cluster holds. ARCHITECTURE.md has the table of who writes which field.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -7,8 +8,8 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Desired, Exit, NodeId, NodeName, PublishedPort, Resources, ServiceId, ServiceSpec, TaskId, TaskSpec,
-    TaskState, Timestamp,
+    Bytes, Desired, Exit, ImageDigest, NodeId, NodeName, Placement, PublishedPort, Resources, ServiceId,
+    ServiceSpec, TaskId, TaskSpec, TaskState, Timestamp,
 };
 
 /// A service and where it stands.
@@ -26,6 +27,11 @@ pub struct Service {
     pub spec: Arc<ServiceSpec>,
     /// The part of the spec that shapes tasks, shared by all of them.
     pub revision: Arc<Revision>,
+    /// Earlier revisions that can be returned to or that tasks still run, oldest first.
+    pub history: Vec<Arc<Revision>>,
+    /// What the image of a revision is, by its number: said by the first worker that knew, and from then on what
+    /// every task of the revision runs.
+    pub pins: BTreeMap<u64, ImageDigest>,
     /// Being removed: its tasks go, then the service.
     pub removing: bool,
     /// The number that the next task gets.
@@ -37,10 +43,16 @@ pub struct Service {
 pub struct Revision {
     /// Counts up from 1 within the service.
     pub number: u64,
+    /// When a person made it.
+    pub created_at: Timestamp,
     /// What each task runs.
     pub task: TaskSpec,
     /// Ports opened for the service.
     pub ports: Vec<PublishedPort>,
+    /// Where tasks may run. A task that may stay where it is is not replaced because of it.
+    pub placement: Placement,
+    /// How often people asked for new tasks of an unchanged spec.
+    pub forced: u64,
 }
 
 /// One placement of a slot on a node. It is never moved, only replaced.
@@ -48,7 +60,8 @@ pub struct Revision {
 pub struct Task {
     /// Never used again.
     pub id: TaskId,
-    /// Place in the service, 1 to replicas; survives replacement.
+    /// Place in the service, 1 to replicas; survives replacement. In a global service the number of the node's
+    /// subnet, from 1.
     pub slot: u32,
     /// What it runs.
     pub revision: Arc<Revision>,
@@ -56,6 +69,8 @@ pub struct Task {
     pub created_at: Timestamp,
     /// Not placed before this (back-off of a slot that keeps failing).
     pub not_before: Option<Timestamp>,
+    /// It runs on this node or nowhere: the task of a global service.
+    pub bound_to: Option<NodeId>,
     /// Its node, once placed.
     pub node: Option<NodeId>,
     /// Its address, from the node's subnet, held until `observed.removed`.
@@ -85,6 +100,8 @@ pub struct Observed {
     pub exit: Option<Exit>,
     /// Nothing of it is left on the node: its address and ports are free.
     pub removed: bool,
+    /// When the worker starts it again.
+    pub next_attempt: Option<Timestamp>,
 }
 
 /// A machine with an agent.
@@ -98,6 +115,12 @@ pub struct Node {
     pub version: u64,
     /// When it joined.
     pub created_at: Timestamp,
+    /// What the machine is in the cluster, as in its certificates.
+    pub role: NodeRole,
+    /// Given by people; they win over those of the description.
+    pub labels: BTreeMap<String, String>,
+    /// What people want to run there.
+    pub availability: Availability,
     /// What the agent measured.
     pub description: NodeDescription,
     /// Addresses of its tasks; the first host address is the gateway.
@@ -113,11 +136,15 @@ pub struct Node {
 }
 
 /// What an agent says of its machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDescription {
     /// CPU and memory that tasks can have.
     pub resources: Resources,
+    /// Size of the file system that holds images and containers.
+    pub disk: Bytes,
+    /// Operating system in OCI's words: `linux`.
+    pub os: String,
     /// Machine architecture in OCI's words: `amd64`, `arm64`.
     pub architecture: String,
     /// Kernel release.
@@ -128,6 +155,70 @@ pub struct NodeDescription {
     pub version: String,
     /// Where other machines reach it.
     pub address: String,
+    /// Given where the agent was started.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What a machine is in the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeRole {
+    /// Runs tasks.
+    Worker,
+    /// Keeps the cluster's state; a hybrid node runs tasks as well.
+    Manager,
+}
+
+impl NodeRole {
+    /// As people see it: `worker`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Manager => "manager",
+        }
+    }
+}
+
+/// What people want to run on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Availability {
+    /// What fits.
+    Active,
+    /// What runs there stays, nothing comes.
+    Pause,
+    /// Nothing: what runs there is replaced elsewhere first.
+    Drain,
+}
+
+impl Availability {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Active, Self::Pause, Self::Drain];
+
+    /// As people write it: `active`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Pause => "pause",
+            Self::Drain => "drain",
+        }
+    }
+}
+
+impl std::str::FromStr for Availability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|availability| availability.as_str() == text);
+        known.ok_or_else(|| format!("{text:?} is no availability; give active, pause or drain"))
+    }
+}
+
+impl Node {
+    /// Its labels: those of its description, and people's over them.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).or_else(|| self.description.labels.get(key)).map(String::as_str)
+    }
 }
 
 /// Whether managers hear of a node.
@@ -164,6 +255,7 @@ impl Observed {
             ready: false,
             exit: None,
             removed: false,
+            next_attempt: None,
         }
     }
 }

@@ -1,29 +1,40 @@
 //! What a person asks for. `validate` is the one list of what a spec may say; everything behind it may rely on it.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod placement;
+mod restart;
+mod security;
+mod storage;
+mod task;
+
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, ImageReference, MilliCpu, Resources, ServiceName, Violations};
+pub use placement::{
+    Constraint, ConstraintKey, ConstraintTest, MAX_CONSTRAINTS, ParseConstraintError, Placement,
+};
+pub use restart::{
+    LONGEST_RESTART_DELAY, MAX_RESTART_WINDOW, MAX_RESTARTS, MIN_RESTART_DELAY, RestartCondition,
+    RestartPolicy,
+};
+pub use security::{Capability, Device, DeviceAccess, Seccomp, Ulimit, UlimitName};
+pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation};
+pub use task::{
+    DEFAULT_STOP_GRACE, EnvVar, HostEntry, Limits, LogLimits, MAX_STOP_GRACE, MIN_CPU_LIMIT,
+    MIN_MEMORY_LIMIT, PullPolicy, TaskSpec,
+};
+
+use crate::{ServiceName, Violations};
 
 /// More replicas than this is a typing error.
 pub const MAX_REPLICAS: u32 = 1_000_000;
-/// runc does not start a container with less memory than this.
-pub const MIN_MEMORY_LIMIT: Bytes = Bytes(6 << 20);
-/// The kernel's smallest CFS quota (1 ms of a 100 ms period).
-pub const MIN_CPU_LIMIT: MilliCpu = MilliCpu(10);
-/// Grace between the stop signal and SIGKILL when none is given.
-pub const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(10);
-/// Longest grace: what stops longer holds up drains and updates for too long.
-pub const MAX_STOP_GRACE: Duration = Duration::from_secs(24 * 3600);
-/// Sum of all texts of a task: with the rest of an assignment it must fit in a container's 16 KiB extension.
-pub const MAX_TASK_TEXT: usize = 12 << 10;
 /// How many host ports a service may publish.
 pub const MAX_PORTS: usize = 64;
 /// How many labels an object may have.
 pub const MAX_LABELS: usize = 64;
+/// Task and ports as JSON: with the rest of an assignment they must fit in a container's 16 KiB extension.
+pub const MAX_TASK_TEXT: usize = 15 << 10;
 
 /// A service as wanted: the part a person writes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +52,9 @@ pub struct ServiceSpec {
     /// Ports opened for the service.
     #[serde(default)]
     pub ports: Vec<PublishedPort>,
+    /// Where its tasks may run.
+    #[serde(default)]
+    pub placement: Placement,
 }
 
 /// How many tasks a service has.
@@ -52,57 +66,8 @@ pub enum Mode {
         /// Wanted number of running tasks; 0 stops the service without removing it.
         replicas: u32,
     },
-}
-
-/// What one task runs, and within which bounds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct TaskSpec {
-    /// The image.
-    pub image: ImageReference,
-    /// Replaces the image's ENTRYPOINT. The image's CMD is then dropped too, as in Docker.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command: Option<Vec<String>>,
-    /// Replaces the image's CMD.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub args: Option<Vec<String>>,
-    /// Added to the image's environment; a later one of the same name wins over an earlier.
-    #[serde(default)]
-    pub env: Vec<EnvVar>,
-    /// What the kernel enforces.
-    #[serde(default)]
-    pub limits: Limits,
-    /// What the scheduler sets aside on the node.
-    #[serde(default)]
-    pub reservations: Resources,
-    /// Time between the stop signal and SIGKILL.
-    #[serde(default = "default_stop_grace")]
-    pub stop_grace: Duration,
-}
-
-fn default_stop_grace() -> Duration {
-    DEFAULT_STOP_GRACE
-}
-
-/// One environment variable.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EnvVar {
-    /// Without `=` and NUL, not empty.
-    pub name: String,
-    /// Without NUL.
-    pub value: String,
-}
-
-/// Bounds that the kernel enforces on a container. `None` is unlimited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Limits {
-    /// CPU time per wall time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<MilliCpu>,
-    /// Memory including the page cache it is charged for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<Bytes>,
+    /// One task on every node that may run it. A node is a slot.
+    Global,
 }
 
 /// A port of the nodes that leads to a port of the service's containers.
@@ -159,22 +124,32 @@ impl std::fmt::Display for PublishedPort {
 }
 
 impl ServiceSpec {
-    /// Wanted number of tasks.
-    pub fn replicas(&self) -> u32 {
+    /// Wanted number of tasks; `None` where the nodes say how many.
+    pub fn replicas(&self) -> Option<u32> {
         match self.mode {
-            Mode::Replicated { replicas } => replicas,
+            Mode::Replicated { replicas } => Some(replicas),
+            Mode::Global => None,
         }
     }
 
     /// Everything wrong with the spec; paths are relative to it.
     pub fn validate(&self) -> Violations {
         let mut wrong = Violations::default();
-        if self.replicas() > MAX_REPLICAS {
-            wrong.add("mode.replicated.replicas", format!("{} is more than {MAX_REPLICAS}", self.replicas()));
+        if let Some(replicas) = self.replicas().filter(|replicas| *replicas > MAX_REPLICAS) {
+            wrong.add("mode.replicated.replicas", format!("{replicas} is more than {MAX_REPLICAS}"));
+        }
+        if self.mode == Mode::Global && self.placement.max_per_node.is_some() {
+            wrong.add("placement.maxPerNode", "a global service has one task per node anyway; leave it out");
         }
         validate_labels(&self.labels, &mut wrong);
         wrong.nest("task", self.task.validate());
         self.validate_ports(&mut wrong);
+        wrong.nest("placement", self.placement.validate());
+        let text = serde_json::to_vec(&(&self.task, &self.ports)).map_or(usize::MAX, |text| text.len());
+        if text > MAX_TASK_TEXT {
+            let message = format!("the task's texts have {text} bytes together, more than {MAX_TASK_TEXT}");
+            wrong.add("task.env", message);
+        }
         wrong
     }
 
@@ -198,78 +173,23 @@ impl ServiceSpec {
     }
 }
 
-fn validate_labels(labels: &BTreeMap<String, String>, wrong: &mut Violations) {
+/// What a label may be, for people.
+pub const LABEL_FORM: &str =
+    "a label's key has 1 to 128 letters, digits, '.', '_', '-' or '/', its value at most 1024 bytes";
+
+/// What a label's key may be: 1 to 128 letters, digits, `.`, `_`, `-` and `/`.
+pub fn is_label_key(key: &str) -> bool {
+    (1..=128).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-/".contains(&b))
+}
+
+/// Notes every label that cannot be one; paths begin with `labels`.
+pub fn validate_labels(labels: &BTreeMap<String, String>, wrong: &mut Violations) {
     if labels.len() > MAX_LABELS {
         wrong.add("labels", format!("{} labels are more than {MAX_LABELS}", labels.len()));
     }
     for (key, value) in labels {
-        if key.is_empty() || key.len() > 128 || value.len() > 1024 || key.contains('=') {
-            let message = "a label's key has 1 to 128 bytes without '=', its value at most 1024";
-            wrong.add(format!("labels[{key:?}]"), message);
-        }
-    }
-}
-
-impl TaskSpec {
-    /// A task of `image` with nothing else said.
-    pub fn new(image: ImageReference) -> Self {
-        Self {
-            image,
-            command: None,
-            args: None,
-            env: Vec::new(),
-            limits: Limits::default(),
-            reservations: Resources::default(),
-            stop_grace: DEFAULT_STOP_GRACE,
-        }
-    }
-
-    /// Everything wrong with the spec; paths are relative to it.
-    pub fn validate(&self) -> Violations {
-        let mut wrong = Violations::default();
-        self.validate_process(&mut wrong);
-        if let Some(memory) = self.limits.memory.filter(|memory| *memory < MIN_MEMORY_LIMIT) {
-            let message = format!("{memory} is below the runtime's minimum of {MIN_MEMORY_LIMIT}");
-            wrong.add("limits.memory", message);
-        }
-        if let Some(cpu) = self.limits.cpu.filter(|cpu| *cpu < MIN_CPU_LIMIT) {
-            wrong.add("limits.cpu", format!("{cpu} is below the kernel's minimum of {MIN_CPU_LIMIT}"));
-        }
-        let Resources { cpu, memory } = self.reservations;
-        if self.limits.cpu.is_some_and(|limit| cpu > limit) {
-            wrong.add("reservations.cpu", "is more than limits.cpu, so it could never be used");
-        }
-        if self.limits.memory.is_some_and(|limit| memory > limit) {
-            wrong.add("reservations.memory", "is more than limits.memory, so it could never be used");
-        }
-        if self.stop_grace > MAX_STOP_GRACE {
-            wrong.add("stopGrace", "is longer than 24 hours");
-        }
-        wrong
-    }
-
-    fn validate_process(&self, wrong: &mut Violations) {
-        if self.command.as_ref().is_some_and(|command| command.first().is_none_or(String::is_empty)) {
-            wrong.add("command", "is empty; leave it out to run the image's own entrypoint");
-        }
-        let words = self.command.iter().flatten().chain(self.args.iter().flatten());
-        if words.clone().any(|word| word.contains('\0')) {
-            wrong.add("args", "a NUL byte cannot be passed to a program");
-        }
-        let mut seen = BTreeSet::new();
-        for (i, EnvVar { name, value }) in self.env.iter().enumerate() {
-            if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-                wrong.add(format!("env[{i}].name"), format!("{name:?} is not a variable's name"));
-            }
-            if !seen.insert(name) {
-                wrong.add(format!("env[{i}].name"), format!("{name} is given twice"));
-            }
-        }
-        let env = self.env.iter().map(|var| var.name.len() + var.value.len());
-        let text = words.map(String::len).sum::<usize>() + env.sum::<usize>();
-        if text > MAX_TASK_TEXT {
-            let message = format!("command, args and env have {text} bytes, more than {MAX_TASK_TEXT}");
-            wrong.add("env", message);
+        if !is_label_key(key) || value.len() > 1024 {
+            wrong.add(format!("labels[{key:?}]"), LABEL_FORM);
         }
     }
 }
@@ -277,6 +197,7 @@ impl TaskSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Bytes, MilliCpu, Resources};
 
     fn spec() -> ServiceSpec {
         ServiceSpec {
@@ -285,6 +206,7 @@ mod tests {
             mode: Mode::Replicated { replicas: 2 },
             task: TaskSpec::new("nginx:1.27".parse().unwrap()),
             ports: Vec::new(),
+            placement: Placement::default(),
         }
     }
 
@@ -324,7 +246,7 @@ mod tests {
     fn a_reservation_above_the_limit_is_refused() {
         let reserve = Resources { cpu: MilliCpu(600), memory: Bytes(64 << 20) };
         check(|s| s.task.reservations = reserve, &[]);
-        let limits = Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(32 << 20)) };
+        let limits = Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(32 << 20)), pids: None };
         let wanted = ["task.reservations.cpu", "task.reservations.memory"];
         check(|s| (s.task.reservations, s.task.limits) = (reserve, limits), &wanted);
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use warren_types::{Assignment, AssignmentVersion, NodeSettings, TaskAssignment, Violations};
 
-use super::fields::Fields;
+use super::fields::{Fields, text};
 use super::report::desired;
 use super::spec::millis;
 use crate::v1;
@@ -52,6 +52,7 @@ impl TryFrom<v1::TaskAssignment> for TaskAssignment {
         let ports = fields.list("ports", wire.ports);
         let address = fields.parse("address", &wire.address);
         let desired = fields.nest("desired", desired(wire.desired));
+        let digest = fields.parse_optional("digest", &wire.digest);
         let built = || {
             Some(Self {
                 id: id?,
@@ -59,6 +60,7 @@ impl TryFrom<v1::TaskAssignment> for TaskAssignment {
                 slot: wire.slot,
                 revision: wire.revision,
                 spec: spec?,
+                digest: digest?,
                 ports: ports?,
                 address: address?,
                 desired: desired?,
@@ -79,6 +81,7 @@ impl From<&TaskAssignment> for v1::TaskAssignment {
             ports: task.ports.iter().map(Into::into).collect(),
             address: task.address.to_string(),
             desired: v1::Desired::from(task.desired).into(),
+            digest: text(task.digest.as_ref()),
         }
     }
 }

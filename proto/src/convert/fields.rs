@@ -81,3 +81,8 @@ pub(super) fn unknown_value(number: i32, wanted: &str) -> Violations {
     };
     Violation::new("", message).into()
 }
+
+/// The text of what is there; empty for nothing. The other way is [`Fields::parse_optional`].
+pub(super) fn text(value: Option<&impl ToString>) -> String {
+    value.map(ToString::to_string).unwrap_or_default()
+}

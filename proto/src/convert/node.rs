@@ -1,6 +1,6 @@
 //! Machines with an agent.
 
-use warren_types::{NodeDescription, NodeStatus, Resources, Violations};
+use warren_types::{Availability, Bytes, NodeDescription, NodeRole, NodeStatus, Resources, Violations};
 
 use super::fields::{Fields, unknown_value};
 use crate::v1;
@@ -14,11 +14,14 @@ impl TryFrom<v1::NodeDescription> for NodeDescription {
         let resources = resources.or_else(|| fields.wrong("resources", "is missing"));
         let built = resources.map(|resources| Self {
             resources,
+            disk: Bytes(wire.disk_bytes),
+            os: wire.os,
             architecture: wire.architecture,
             kernel: wire.kernel,
             runtime: wire.runtime,
             version: wire.warren_version,
             address: wire.address,
+            labels: wire.labels,
         });
         fields.finish(built)
     }
@@ -33,6 +36,9 @@ impl From<&NodeDescription> for v1::NodeDescription {
             runtime: description.runtime.clone(),
             warren_version: description.version.clone(),
             address: description.address.clone(),
+            os: description.os.clone(),
+            disk_bytes: description.disk.0,
+            labels: description.labels.clone(),
         }
     }
 }
@@ -53,6 +59,44 @@ impl From<NodeStatus> for v1::NodeStatus {
             NodeStatus::Unknown => Self::Unknown,
             NodeStatus::Ready => Self::Ready,
             NodeStatus::Down => Self::Down,
+        }
+    }
+}
+
+/// What a machine is in the cluster, from its number on the wire; as [`node_status`].
+pub fn node_role(wire: i32) -> Result<NodeRole, Violations> {
+    match v1::NodeRole::try_from(wire) {
+        Ok(v1::NodeRole::Worker) => Ok(NodeRole::Worker),
+        Ok(v1::NodeRole::Manager) => Ok(NodeRole::Manager),
+        Ok(v1::NodeRole::Unspecified) | Err(_) => Err(unknown_value(wire, "worker or manager")),
+    }
+}
+
+impl From<NodeRole> for v1::NodeRole {
+    fn from(role: NodeRole) -> Self {
+        match role {
+            NodeRole::Worker => Self::Worker,
+            NodeRole::Manager => Self::Manager,
+        }
+    }
+}
+
+/// What people want to run on a node, from its number on the wire; as [`node_status`].
+pub fn availability(wire: i32) -> Result<Availability, Violations> {
+    match v1::Availability::try_from(wire) {
+        Ok(v1::Availability::Active) => Ok(Availability::Active),
+        Ok(v1::Availability::Pause) => Ok(Availability::Pause),
+        Ok(v1::Availability::Drain) => Ok(Availability::Drain),
+        Ok(v1::Availability::Unspecified) | Err(_) => Err(unknown_value(wire, "active, pause or drain")),
+    }
+}
+
+impl From<Availability> for v1::Availability {
+    fn from(availability: Availability) -> Self {
+        match availability {
+            Availability::Active => Self::Active,
+            Availability::Pause => Self::Pause,
+            Availability::Drain => Self::Drain,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use warren_types::{Desired, Exit, TaskReport, TaskState, Timestamp, Violations};
 
-use super::fields::{Fields, unknown_value};
+use super::fields::{Fields, text, unknown_value};
 use crate::v1;
 
 /// A task's state from its number on the wire. The violation's path is empty: nest it under the field's.
@@ -66,6 +66,7 @@ impl TryFrom<v1::TaskReport> for TaskReport {
         let mut fields = Fields::default();
         let task = fields.parse("taskId", &wire.task_id);
         let state = fields.nest("state", task_state(wire.state));
+        let image = fields.parse_optional("image", &wire.image);
         let built = || {
             Some(Self {
                 task: task?,
@@ -76,6 +77,8 @@ impl TryFrom<v1::TaskReport> for TaskReport {
                 ready: wire.ready,
                 exit: wire.exit.map(Into::into),
                 removed: wire.removed,
+                next_attempt: wire.next_attempt.map(Timestamp),
+                image: image?,
             })
         };
         fields.finish(built())
@@ -93,6 +96,8 @@ impl From<&TaskReport> for v1::TaskReport {
             ready: report.ready,
             exit: report.exit.map(Into::into),
             removed: report.removed,
+            next_attempt: report.next_attempt.map(|at| at.0),
+            image: text(report.image.as_ref()),
         }
     }
 }

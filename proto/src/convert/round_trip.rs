@@ -6,11 +6,14 @@ use std::time::Duration;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
+use proptest::sample::select;
 use prost::Message;
 use warren_types::{
-    Assignment, AssignmentVersion, Bytes, ClusterId, Desired, EnvVar, Exit, Id, Limits, MilliCpu, Mode,
-    NodeDescription, NodeId, NodeSettings, Protocol, PublishMode, PublishedPort, Resources, ServiceId,
-    ServiceSpec, TaskAssignment, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
+    Assignment, AssignmentVersion, Bytes, Capability, ClusterId, Desired, Device, EnvVar, Exit, HostEntry,
+    Id, ImageDigest, Limits, LogLimits, MilliCpu, Mode, Mount, MountSource, NodeDescription, NodeId,
+    NodeSettings, Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources,
+    RestartCondition, RestartPolicy, Seccomp, ServiceId, ServiceSpec, Signal, TaskAssignment, TaskId,
+    TaskReport, TaskSpec, TaskState, Timestamp, Ulimit, UlimitName,
 };
 
 use super::stored_service_spec;
@@ -42,25 +45,120 @@ fn resources() -> impl Strategy<Value = Resources> {
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
-    any::<(Option<u64>, Option<u64>)>()
-        .prop_map(|(cpu, memory)| Limits { cpu: cpu.map(MilliCpu), memory: memory.map(Bytes) })
+    any::<(Option<u64>, Option<u64>, Option<u32>)>().prop_map(|(cpu, memory, pids)| Limits {
+        cpu: cpu.map(MilliCpu),
+        memory: memory.map(Bytes),
+        pids,
+    })
+}
+
+/// A text that is there; an empty one means on the wire that there is none.
+fn given() -> impl Strategy<Value = Option<String>> {
+    option::of("[a-z/:]{1,8}")
+}
+
+fn mounts() -> impl Strategy<Value = Vec<Mount>> {
+    let bind = (".{0,8}", select(Propagation::ALL.to_vec()), any::<bool>())
+        .prop_map(|(path, propagation, recursive)| MountSource::Bind { path, propagation, recursive });
+    let tmpfs = any::<(Option<u64>, Option<u32>, bool)>().prop_map(|(size, mode, exec)| MountSource::Tmpfs {
+        size: size.map(Bytes),
+        mode,
+        exec,
+    });
+    let mount = (".{0,8}", prop_oneof![bind, tmpfs], any::<bool>());
+    vec(mount.prop_map(|(target, source, read_only)| Mount { target, source, read_only }), 0..3)
+}
+
+fn devices() -> impl Strategy<Value = Vec<Device>> {
+    let access = select(vec!["r", "rw", "rwm", "m"]).prop_map(|text| text.parse().unwrap());
+    vec(
+        (".{0,8}", ".{0,8}", access).prop_map(|(source, target, access)| Device { source, target, access }),
+        0..3,
+    )
+}
+
+fn ulimits() -> impl Strategy<Value = Vec<Ulimit>> {
+    let name = select(UlimitName::names().to_vec()).prop_map(|name| name.parse().unwrap());
+    let ulimit = (name, any::<Option<u64>>(), any::<Option<u64>>());
+    vec(ulimit.prop_map(|(name, soft, hard)| Ulimit { name, soft, hard }), 0..3)
+}
+
+fn capabilities() -> impl Strategy<Value = Vec<Capability>> {
+    vec(select(Capability::names().to_vec()).prop_map(|name| name.parse().unwrap()), 0..3)
+}
+
+fn restarts() -> impl Strategy<Value = RestartPolicy> {
+    (select(RestartCondition::ALL.to_vec()), durations(0), any::<u32>(), durations(0))
+        .prop_map(|(condition, delay, max, window)| RestartPolicy { condition, delay, max, window })
 }
 
 fn task_specs() -> impl Strategy<Value = TaskSpec> {
     let words = || option::of(vec(".{0,8}", 0..4));
     let var = ("[A-Z_]{1,8}", ".{0,8}").prop_map(|(name, value)| EnvVar { name, value });
+    let host = (".{0,8}", addresses()).prop_map(|(name, address)| HostEntry { name, address });
     let image = "[a-z]{1,8}(:[a-z0-9]{1,4})?".prop_map(|text| text.parse().unwrap());
-    (image, words(), words(), vec(var, 0..4), limits(), resources(), durations(0)).prop_map(
-        |(image, command, args, env, limits, reservations, stop_grace)| TaskSpec {
-            image,
-            command,
-            args,
-            env,
-            limits,
-            reservations,
-            stop_grace,
+    let signal = option::of((1..=64).prop_map(|number| Signal::from_number(number).unwrap()));
+    let logs = any::<(u64, u32)>()
+        .prop_map(|(max_size, max_files)| LogLimits { max_size: Bytes(max_size), max_files });
+    let seccomp = select(vec![Seccomp::Default, Seccomp::Unconfined]);
+    let process = (words(), words(), vec(var, 0..4), given(), given(), vec(".{0,8}", 0..3), given());
+    let life = (vec(host, 0..3), signal, durations(0), restarts(), logs);
+    let bounds = (limits(), resources(), ulimits(), btree_map(".{0,8}", ".{0,8}", 0..3));
+    let numbers = any::<(Option<u64>, Option<i32>, [bool; 5])>();
+    let rights = (capabilities(), capabilities(), seccomp, devices(), mounts());
+    (image, select(PullPolicy::ALL.to_vec()), process, life, bounds, numbers, rights).prop_map(
+        |(image, pull, process, life, bounds, numbers, rights)| {
+            let (command, args, env, workdir, user, groups, hostname) = process;
+            let (hosts, stop_signal, stop_grace, restart, logs) = life;
+            let (limits, reservations, ulimits, sysctls) = bounds;
+            let (shm_size, oom_score_adj, [tty, init, privileged, no_new_privileges, read_only]) = numbers;
+            let (cap_add, cap_drop, seccomp, devices, mounts) = rights;
+            let shm_size = shm_size.map(Bytes);
+            TaskSpec {
+                image,
+                pull,
+                command,
+                args,
+                env,
+                workdir,
+                user,
+                groups,
+                hostname,
+                hosts,
+                tty,
+                init,
+                stop_signal,
+                stop_grace,
+                limits,
+                reservations,
+                ulimits,
+                sysctls,
+                shm_size,
+                oom_score_adj,
+                privileged,
+                cap_add,
+                cap_drop,
+                no_new_privileges,
+                seccomp,
+                devices,
+                read_only,
+                mounts,
+                restart,
+                logs,
+            }
         },
     )
+}
+
+fn digests() -> impl Strategy<Value = ImageDigest> {
+    "sha256:[0-9a-f]{64}".prop_map(|text| text.parse().unwrap())
+}
+
+fn placements() -> impl Strategy<Value = Placement> {
+    let constraint = select(vec!["node.name == a", "node.labels.zone in (a,b)", "node.labels.x exists"]);
+    let constraints = vec(constraint.prop_map(|text| text.parse().unwrap()), 0..3);
+    (constraints, any::<Option<u32>>())
+        .prop_map(|(constraints, max_per_node)| Placement { constraints, max_per_node })
 }
 
 fn ports() -> impl Strategy<Value = Vec<PublishedPort>> {
@@ -78,25 +176,34 @@ fn ports() -> impl Strategy<Value = Vec<PublishedPort>> {
 
 fn service_specs() -> impl Strategy<Value = ServiceSpec> {
     let name = "[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap());
-    (name, btree_map(".{0,8}", ".{0,8}", 0..4), any::<u32>(), task_specs(), ports()).prop_map(
-        |(name, labels, replicas, task, ports)| {
-            let mode = Mode::Replicated { replicas };
-            ServiceSpec { name, labels, mode, task, ports }
+    let replicated = any::<u32>().prop_map(|replicas| Mode::Replicated { replicas });
+    let mode = prop_oneof![replicated, Just(Mode::Global)];
+    let labels = btree_map(".{0,8}", ".{0,8}", 0..4);
+    (name, labels, mode, task_specs(), ports(), placements()).prop_map(
+        |(name, labels, mode, task, ports, placement)| ServiceSpec {
+            name,
+            labels,
+            mode,
+            task,
+            ports,
+            placement,
         },
     )
 }
 
 fn task_assignments() -> impl Strategy<Value = TaskAssignment> {
-    let desired = proptest::sample::select(Desired::ALL.to_vec());
+    let desired = select(Desired::ALL.to_vec());
     let service = "[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap());
     let place = (task_ids(), service, any::<u32>(), any::<u64>());
-    (place, task_specs(), ports(), addresses(), desired).prop_map(
-        |((id, service, slot, revision), spec, ports, address, desired)| TaskAssignment {
+    let ports = (ports(), addresses());
+    (place, task_specs(), option::of(digests()), ports, desired).prop_map(
+        |((id, service, slot, revision), spec, digest, (ports, address), desired)| TaskAssignment {
             id,
             service,
             slot,
             revision,
             spec,
+            digest,
             ports,
             address,
             desired,
@@ -105,12 +212,22 @@ fn task_assignments() -> impl Strategy<Value = TaskAssignment> {
 }
 
 fn reports() -> impl Strategy<Value = TaskReport> {
-    let state = proptest::sample::select(TaskState::ALL.to_vec());
+    let state = select(TaskState::ALL.to_vec());
     let exit = any::<Option<(i32, bool)>>();
-    (task_ids(), any::<u32>(), state, any::<u64>(), ".{0,16}", any::<[bool; 2]>(), exit).prop_map(
-        |(task, attempt, state, since, reason, [ready, removed], exit)| {
-            let exit = exit.map(|(code, out_of_memory)| Exit { code, out_of_memory });
-            TaskReport { task, attempt, state, since: Timestamp(since), reason, ready, exit, removed }
+    let times = (any::<u64>(), any::<Option<u64>>());
+    let said = (".{0,16}", option::of(digests()));
+    (task_ids(), any::<u32>(), state, times, said, any::<[bool; 2]>(), exit).prop_map(
+        |(task, attempt, state, (since, next), (reason, image), [ready, removed], exit)| TaskReport {
+            task,
+            attempt,
+            state,
+            since: Timestamp(since),
+            reason,
+            ready,
+            exit: exit.map(|(code, out_of_memory)| Exit { code, out_of_memory }),
+            removed,
+            next_attempt: next.map(Timestamp),
+            image,
         },
     )
 }
@@ -126,14 +243,18 @@ fn settings() -> impl Strategy<Value = NodeSettings> {
 }
 
 fn descriptions() -> impl Strategy<Value = NodeDescription> {
-    (resources(), proptest::array::uniform5(".{0,8}")).prop_map(
-        |(resources, [architecture, kernel, runtime, version, address])| NodeDescription {
+    let labels = btree_map(".{0,8}", ".{0,8}", 0..3);
+    (resources(), any::<u64>(), proptest::array::uniform6(".{0,8}"), labels).prop_map(
+        |(resources, disk, [os, architecture, kernel, runtime, version, address], labels)| NodeDescription {
             resources,
+            disk: Bytes(disk),
+            os,
             architecture,
             kernel,
             runtime,
             version,
             address,
+            labels,
         },
     )
 }

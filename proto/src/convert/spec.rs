@@ -3,10 +3,8 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use warren_types::spec::DEFAULT_STOP_GRACE;
 use warren_types::{
-    Bytes, EnvVar, Limits, MilliCpu, Mode, Protocol, PublishMode, PublishedPort, Resources, ServiceSpec,
-    TaskSpec, Violation, Violations,
+    Mode, Placement, Protocol, PublishMode, PublishedPort, ServiceSpec, Violation, Violations,
 };
 
 use super::fields::{Fields, unknown_value};
@@ -30,94 +28,61 @@ pub fn stored_service_spec(wire: v1::ServiceSpec) -> Result<ServiceSpec, Violati
         Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: wanted })) => {
             fields.nest("mode.replicated", replicas(wanted)).map(|replicas| Mode::Replicated { replicas })
         }
-        None => fields.wrong("mode", "is missing; give replicated"),
+        Some(v1::service_spec::Mode::Global(v1::Global {})) => Some(Mode::Global),
+        None => fields.wrong("mode", "is missing; give replicated or global"),
     };
     let task = fields.required("task", wire.task);
     let ports = fields.list("ports", wire.ports);
-    let labels = wire.labels.into_iter().collect();
-    let built = || Some(ServiceSpec { name: name?, labels, mode: mode?, task: task?, ports: ports? });
+    let placement = fields.nest("placement", wire.placement.unwrap_or_default().try_into());
+    let labels = wire.labels;
+    let built = || {
+        let (task, ports, placement) = (task?, ports?, placement?);
+        Some(ServiceSpec { name: name?, labels, mode: mode?, task, ports, placement })
+    };
     fields.finish(built())
 }
 
 impl From<&ServiceSpec> for v1::ServiceSpec {
     fn from(spec: &ServiceSpec) -> Self {
-        let Mode::Replicated { replicas } = spec.mode;
-        let replicated = v1::Replicated { replicas: i64::from(replicas) };
+        let ServiceSpec { name, labels, mode, task, ports, placement } = spec;
+        let mode = match *mode {
+            Mode::Replicated { replicas } => {
+                v1::service_spec::Mode::Replicated(v1::Replicated { replicas: i64::from(replicas) })
+            }
+            Mode::Global => v1::service_spec::Mode::Global(v1::Global {}),
+        };
         Self {
-            name: spec.name.to_string(),
-            labels: spec.labels.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
-            task: Some((&spec.task).into()),
-            ports: spec.ports.iter().map(Into::into).collect(),
-            mode: Some(v1::service_spec::Mode::Replicated(replicated)),
+            name: name.to_string(),
+            labels: labels.clone(),
+            task: Some(task.into()),
+            ports: ports.iter().map(Into::into).collect(),
+            placement: (*placement != Placement::default()).then(|| placement.into()),
+            mode: Some(mode),
         }
     }
 }
 
-impl TryFrom<v1::TaskSpec> for TaskSpec {
+impl TryFrom<v1::Placement> for Placement {
     type Error = Violations;
 
-    fn try_from(wire: v1::TaskSpec) -> Result<Self, Violations> {
+    fn try_from(wire: v1::Placement) -> Result<Self, Violations> {
         let mut fields = Fields::default();
-        let image = fields.parse("image", &wire.image);
-        let env = wire.env.into_iter().map(|v1::EnvVar { name, value }| EnvVar { name, value }).collect();
-        let built = || {
-            Some(TaskSpec {
-                image: image?,
-                command: wire.command.map(|list| list.items),
-                args: wire.args.map(|list| list.items),
-                env,
-                limits: wire.limits.map(Into::into).unwrap_or_default(),
-                reservations: wire.reservations.map(Into::into).unwrap_or_default(),
-                stop_grace: wire.stop_grace_ms.map_or(DEFAULT_STOP_GRACE, Duration::from_millis),
-            })
-        };
-        fields.finish(built())
+        let constraints = fields.parse_list("constraints", &wire.constraints);
+        let max_per_node = wire.max_per_node;
+        fields.finish(constraints.map(|constraints| Self { constraints, max_per_node }))
     }
 }
 
-impl From<&TaskSpec> for v1::TaskSpec {
-    fn from(spec: &TaskSpec) -> Self {
-        let list = |items: &Vec<String>| v1::StringList { items: items.clone() };
-        let var = |var: &EnvVar| v1::EnvVar { name: var.name.clone(), value: var.value.clone() };
-        Self {
-            image: spec.image.to_string(),
-            command: spec.command.as_ref().map(list),
-            args: spec.args.as_ref().map(list),
-            env: spec.env.iter().map(var).collect(),
-            limits: (spec.limits != Limits::default()).then(|| spec.limits.into()),
-            reservations: (spec.reservations != Resources::default()).then(|| spec.reservations.into()),
-            stop_grace_ms: (spec.stop_grace != DEFAULT_STOP_GRACE).then(|| millis(spec.stop_grace)),
-        }
+impl From<&Placement> for v1::Placement {
+    fn from(placement: &Placement) -> Self {
+        let constraints = placement.constraints.iter().map(ToString::to_string).collect();
+        Self { constraints, max_per_node: placement.max_per_node }
     }
 }
 
 /// Whole milliseconds; a shorter rest counts as one more, so that no period becomes zero on the way.
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-impl From<v1::Limits> for Limits {
-    fn from(wire: v1::Limits) -> Self {
-        Self { cpu: wire.cpu_milli.map(MilliCpu), memory: wire.memory_bytes.map(Bytes) }
-    }
-}
-
-impl From<Limits> for v1::Limits {
-    fn from(limits: Limits) -> Self {
-        Self { cpu_milli: limits.cpu.map(|cpu| cpu.0), memory_bytes: limits.memory.map(|memory| memory.0) }
-    }
-}
-
-impl From<v1::Resources> for Resources {
-    fn from(wire: v1::Resources) -> Self {
-        Self { cpu: MilliCpu(wire.cpu_milli), memory: Bytes(wire.memory_bytes) }
-    }
-}
-
-impl From<Resources> for v1::Resources {
-    fn from(resources: Resources) -> Self {
-        Self { cpu_milli: resources.cpu.0, memory_bytes: resources.memory.0 }
-    }
 }
 
 impl TryFrom<v1::PublishedPort> for PublishedPort {
@@ -177,6 +142,9 @@ impl From<&PublishedPort> for v1::PublishedPort {
 
 #[cfg(test)]
 mod tests {
+    use warren_types::spec::DEFAULT_STOP_GRACE;
+    use warren_types::{Bytes, TaskSpec};
+
     use super::*;
     use crate::v1::service_spec::Mode::Replicated;
 
@@ -240,7 +208,8 @@ mod tests {
     #[test]
     fn a_new_spec_is_validated_and_a_stored_one_only_read() {
         let mut spec = wire();
-        spec.task.as_mut().unwrap().limits = Some(v1::Limits { cpu_milli: None, memory_bytes: Some(1) });
+        spec.task.as_mut().unwrap().limits =
+            Some(v1::Limits { cpu_milli: None, memory_bytes: Some(1), pids: None });
         let stored = stored_service_spec(spec.clone()).unwrap();
         assert_eq!(stored.task.limits.memory, Some(Bytes(1)));
         check(|s| *s = spec, &["task.limits.memory"]);

@@ -6,8 +6,8 @@ use std::time::Instant;
 use warren_core::state::{Command, NewTask, State};
 use warren_core::{Outcome, schedule_up_to};
 use warren_types::{
-    Bytes, ClusterId, Id, MilliCpu, Mode, NodeDescription, NodeId, Resources, ServiceId, ServiceSpec,
-    TaskSpec, Timestamp,
+    Bytes, ClusterId, Desired, Id, MilliCpu, Mode, NodeDescription, NodeId, NodeRole, Placement, Resources,
+    ServiceId, ServiceSpec, TaskSpec, Timestamp,
 };
 
 use crate::allocator;
@@ -38,7 +38,13 @@ impl Cluster {
             let node = NodeId(Id(number.into()));
             let name = format!("node-{number}").parse().expect("a valid name");
             let description = description();
-            cluster.apply(Command::RegisterNode { id: node, name, description, at: NOW });
+            cluster.apply(Command::RegisterNode {
+                id: node,
+                name,
+                role: NodeRole::Worker,
+                description,
+                at: NOW,
+            });
             cluster.apply(Command::OpenSession { node, description: self::description(), at: NOW });
         }
         cluster
@@ -61,24 +67,32 @@ impl Cluster {
             mode: Mode::Replicated { replicas },
             task,
             ports: Vec::new(),
+            placement: Placement::default(),
         };
         self.apply(Command::CreateService { id, spec, at: NOW });
         for first in (1..=replicas).step_by(BATCH as usize) {
             let last = (first + BATCH - 1).min(replicas);
-            let slots = (first..=last).map(|slot| NewTask { slot, not_before: None }).collect();
+            let slots = (first..=last).map(new_task).collect();
             self.apply(Command::CreateTasks { term: TERM, service: id, revision: 1, slots, at: NOW });
         }
     }
 }
 
+fn new_task(slot: u32) -> NewTask {
+    NewTask { slot, not_before: None, desired: Desired::Running, replaces: None, bound_to: None }
+}
+
 fn description() -> NodeDescription {
     NodeDescription {
         resources: Resources { cpu: MilliCpu(64_000), memory: Bytes(256 << 30) },
+        disk: Bytes(1 << 40),
+        os: "linux".into(),
         architecture: "amd64".into(),
         kernel: "6.1".into(),
         runtime: "containerd 1.6.20".into(),
         version: "0.1.0".into(),
         address: "10.0.0.1:8080".into(),
+        labels: BTreeMap::new(),
     }
 }
 

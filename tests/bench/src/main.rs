@@ -2,8 +2,10 @@
 //!
 //! What has a peer is measured in turn with it in the same run, and the ratio is taken pair by pair, so that a noisy
 //! machine disturbs both. Nothing here judges; the aims stand beside the figures. Run by `make bench`.
-//! Start reading at [`figures`]; `deciding` measures the pure core, `commits` the log below
-//! the API, `snapshot` what a snapshot costs those who write meanwhile, `node` a real node on real containers.
+//! Start reading at [`figures`]; `deciding` measures the pure core, `commits` the log below the API, `snapshot` what a
+//! snapshot costs those who write meanwhile, `node` a real node on real containers, `worker` the agent of one:
+//! `worker-many`, `worker-stops` and `worker-logs` are its parts. Arguments choose what is measured; `quick` and
+//! `hybrid` say how, see [`worker`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -13,19 +15,30 @@ mod deciding;
 mod figures;
 mod node;
 mod snapshot;
+mod worker;
 
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use figures::Figures;
 
 #[global_allocator]
 static COUNTING: allocator::Counting = allocator::Counting;
 
+/// What can be measured by itself.
+const PARTS: [&str; 8] =
+    ["deciding", "commits", "snapshot", "node", "worker", "worker-many", "worker-stops", "worker-logs"];
+
 fn main() -> anyhow::Result<()> {
-    let only: Vec<String> = std::env::args().skip(1).collect();
-    let wanted = |name: &str| only.is_empty() || only.iter().any(|arg| arg == name);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (how, only): (Vec<String>, Vec<String>) =
+        words.into_iter().partition(|word| ["quick", "hybrid"].contains(&word.as_str()));
+    let unknown: Vec<&String> = only.iter().filter(|word| !PARTS.contains(&word.as_str())).collect();
+    ensure!(unknown.is_empty(), "{unknown:?} cannot be measured; choose of {PARTS:?}, quick, hybrid");
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|part| part == name);
+    let of_worker = |name: &str| wanted(name) || wanted("worker");
+    let scale = worker::Scale::of(&how);
     let mut figures = Figures::default();
     if wanted("deciding") {
         deciding::measure(&mut figures);
@@ -38,6 +51,15 @@ fn main() -> anyhow::Result<()> {
     }
     if wanted("node") {
         node::measure(&mut figures)?;
+    }
+    if of_worker("worker-many") {
+        worker::measure_many(&mut figures, scale)?;
+    }
+    if of_worker("worker-stops") {
+        worker::measure_stops(&mut figures, scale)?;
+    }
+    if of_worker("worker-logs") {
+        worker::measure_logs(&mut figures, scale)?;
     }
     let path = Path::new("target/bench.json");
     std::fs::write(path, figures.to_json()).with_context(|| format!("writing {}", path.display()))?;

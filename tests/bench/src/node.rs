@@ -90,7 +90,7 @@ fn resident_mebibytes(pid: i32) -> anyhow::Result<f64> {
 }
 
 /// User and system time of all threads so far.
-fn cpu_seconds(pid: i32) -> anyhow::Result<f64> {
+pub fn cpu_seconds(pid: i32) -> anyhow::Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, after_name) = stat.rsplit_once(')').context("a name in stat")?;
     let fields: Vec<&str> = after_name.split_whitespace().collect();

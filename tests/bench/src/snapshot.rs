@@ -17,8 +17,8 @@ use warren_manager::raft::restore::{Ended, open_store};
 use warren_manager::raft::snapshot::Bounds;
 use warren_manager::store::Store;
 use warren_types::{
-    Bytes, ClusterId, Id, MilliCpu, Mode, NodeDescription, NodeId, Resources, ServiceId, ServiceSpec, TaskId,
-    TaskReport, TaskSpec, TaskState, Timestamp,
+    Bytes, ClusterId, Desired, Id, MilliCpu, Mode, NodeDescription, NodeId, NodeRole, Resources, ServiceId,
+    ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
 };
 
 use crate::figures::Figures;
@@ -193,14 +193,15 @@ async fn build(store: &Store) -> anyhow::Result<()> {
     store.propose(Command::CreateCluster { id: ClusterId(Id(1)), ranges, level: LEVEL, at: NOW }).await?;
     for number in 1..=NODES {
         let (id, name, description) = (node(number), format!("node-{number}").parse()?, description());
-        store.propose(Command::RegisterNode { id, name, description, at: NOW }).await?;
+        let role = NodeRole::Worker;
+        store.propose(Command::RegisterNode { id, name, role, description, at: NOW }).await?;
         store.propose(Command::OpenSession { node: id, description: self::description(), at: NOW }).await?;
     }
     let term = store.read().role.term;
     for number in 1..=SERVICES {
         let (id, spec) = (ServiceId(Id(number.into())), spec(number)?);
         store.propose(Command::CreateService { id, spec, at: NOW }).await?;
-        let slots = (1..=REPLICAS).map(|slot| NewTask { slot, not_before: None }).collect();
+        let slots = (1..=REPLICAS).map(new_task).collect();
         store.propose(Command::CreateTasks { term, service: id, revision: 1, slots, at: NOW }).await?;
     }
     let placement = schedule_up_to(&store.read().state, NOW, usize::MAX);
@@ -237,6 +238,10 @@ async fn write(store: &Store) -> anyhow::Result<Vec<Instant>> {
     Ok(answers)
 }
 
+fn new_task(slot: u32) -> NewTask {
+    NewTask { slot, not_before: None, desired: Desired::Running, replaces: None, bound_to: None }
+}
+
 fn report(task: TaskId, node: NodeId, attempt: u32) -> Command {
     let report = TaskReport {
         task,
@@ -247,6 +252,8 @@ fn report(task: TaskId, node: NodeId, attempt: u32) -> Command {
         ready: true,
         exit: None,
         removed: false,
+        next_attempt: None,
+        image: None,
     };
     Command::ReportTasks { node, session: 1, reports: vec![report], at: NOW }
 }
@@ -264,6 +271,7 @@ fn spec(number: u32) -> anyhow::Result<ServiceSpec> {
         mode: Mode::Replicated { replicas: REPLICAS },
         task,
         ports: Vec::new(),
+        placement: Default::default(),
     })
 }
 
@@ -275,5 +283,6 @@ fn description() -> NodeDescription {
         runtime: "containerd 1.6.20".into(),
         version: "0.1.0".into(),
         address: "10.0.0.1:8080".into(),
+        ..NodeDescription::default()
     }
 }

@@ -9,18 +9,26 @@
 
 mod e2e {
     pub mod chaos;
+    pub mod cluster;
     pub mod damage;
     pub mod demo;
+    pub mod disks;
     pub mod ending;
     pub mod first_minutes;
     pub mod full_disk;
     pub mod inside;
+    pub mod joining;
+    pub mod logs;
     pub mod losses;
+    pub mod pulls;
     pub mod refusals;
     pub mod restart;
+    pub mod restarts;
     pub mod starting;
     pub mod strays;
     pub mod task;
     pub mod traffic;
+    pub mod updates;
+    pub mod workers;
     pub mod world;
 }

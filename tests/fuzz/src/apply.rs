@@ -6,7 +6,7 @@ mod input;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use warren_core::{Command, Outcome, State, reap, reconcile_level, reconcile_replicated, schedule};
+use warren_core::{Command, Outcome, State, reap, reap_tokens, reconcile_level, reconcile_service, schedule};
 use warren_manager::raft::codec::{CodecError, decode, encode};
 use warren_types::{NodeId, NodeStatus, TaskReport, TaskState, Timestamp};
 
@@ -61,12 +61,11 @@ impl Cluster {
             Step::Elect { term } => self.term = self.term.max(term),
             Step::Join => self.joined = rewritten(&self.state),
             Step::Skip { index } => self.skip(index),
-            Step::Reconcile(id) if !busy => {
-                self.carry_out(reconcile_replicated(&self.state, &id, now).commands)
-            }
+            Step::Reconcile(id) if !busy => self.carry_out(reconcile_service(&self.state, &id, now).commands),
             Step::Schedule if !busy => self.carry_out(schedule(&self.state, now).command(&self.state, now)),
             Step::Reconcile(_) | Step::Schedule => {}
             Step::Reap(id) => self.carry_out(reap(&self.state, &id).commands),
+            Step::Tokens => self.carry_out(reap_tokens(&self.state, now).commands),
             Step::Level(members) => self.carry_out(reconcile_level(&self.state, members).commands),
             Step::Judge { node, down } => self.judge(node, down, now),
             Step::Work { node, state, removed } => self.work(node, state, removed, now),
@@ -92,6 +91,8 @@ impl Cluster {
             ready: state == TaskState::Running,
             exit: None,
             removed,
+            next_attempt: None,
+            image: None,
         };
         let reports = self.state.tasks_on(&id).map(say).collect();
         let command = Command::ReportTasks { node: id, session: node.session, reports, at };

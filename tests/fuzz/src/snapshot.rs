@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warren_core::{State, reap, reconcile_replicated, schedule};
+use warren_core::{State, reap, reap_tokens, reconcile_service, schedule};
 use warren_manager::raft::codec::{read_snapshot, write_snapshot};
 
 /// Bytes are refused, or are a state that holds together, survives being written again, and can be planned on
@@ -15,9 +15,10 @@ pub fn run(bytes: &[u8]) {
     let now = state.clock() + Duration::from_secs(1);
     let mut commands = Vec::new();
     for service in state.services() {
-        commands.extend(reconcile_replicated(&state, &service.id, now).commands);
+        commands.extend(reconcile_service(&state, &service.id, now).commands);
         commands.extend(reap(&state, &service.id).commands);
     }
+    commands.extend(reap_tokens(&state, now).commands);
     commands.extend(schedule(&state, now).command(&state, now));
     for command in commands {
         let Some(index) = next.applied().index.checked_add(1) else { return };

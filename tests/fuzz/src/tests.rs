@@ -65,16 +65,22 @@ fn kept_inputs_reach_what_they_are_for() {
         "CreateCluster",
         "CreateService",
         "CreateTasks",
+        "CreateToken",
         "DeleteService",
         "DeleteTasks",
+        "JoinNode",
         "OpenSession",
         "RaiseLevel",
         "RegisterNode",
+        "RemoveNode",
         "RemoveService",
+        "RemoveToken",
         "ReportTasks",
         "ScaleService",
         "SetDesired",
         "SetNodeStatus",
+        "UpdateNode",
+        "UpdateService",
     ];
     assert_eq!(applied.into_iter().collect::<Vec<_>>(), wanted, "commands that changed a state");
 }

@@ -1,14 +1,14 @@
-//! People who create, scale and remove services through any manager, repeat what was not answered, and
-//! remember what was.
+//! People who create, scale, update, roll back and remove services through any manager, drain and label nodes,
+//! repeat what was not answered, and remember what was.
+
+mod wishes;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use warren_core::{Answer, Command, Outcome, Refusal};
-use warren_types::{
-    Id, Mode, Protocol, PublishMode, PublishedPort, ServiceId, ServiceSpec, TaskSpec, Timestamp,
-};
+use warren_types::{Availability, Mode, NodeId, ServiceId, ServiceSpec, Timestamp};
 
-use crate::chance::Chance;
 use crate::event::{Answered, Event, OnClient, OnManager, Unanswered};
 use crate::world::World;
 
@@ -21,22 +21,35 @@ pub const CANNOT_LIVE: &str = "cannot-live:1";
 const SERVICES: usize = 3;
 
 /// What a client was promised of a service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Promise {
-    /// How many replicas; `None` when it goes, or is gone.
-    pub replicas: Option<u32>,
+    /// What was wanted, oldest first, as often as it made a revision; the last is wanted now. Nothing when the service
+    /// goes, or is gone.
+    wanted: Vec<Arc<ServiceSpec>>,
     /// The entry with which it became true.
     pub since: u64,
     /// The service's version then.
     version: u64,
 }
 
-/// One request.
+impl Promise {
+    /// What is wanted; `None` when the service goes, or is gone.
+    pub fn wanted(&self) -> Option<&Arc<ServiceSpec>> {
+        self.wanted.last()
+    }
+}
+
+/// One request. Those that are about a service are refused if it changed since the client's last request.
 #[derive(Debug, Clone)]
 enum Request {
-    Create(ServiceId, Box<ServiceSpec>),
+    Create(ServiceId, Arc<ServiceSpec>),
     Scale(ServiceId, u64, u32),
+    Update(ServiceId, u64, Arc<ServiceSpec>, bool),
+    Rollback(ServiceId, u64),
     Remove(ServiceId, u64),
+    Availability(NodeId, Availability),
+    /// The zone that a person says; `None` leaves it to the machine.
+    Zone(NodeId, Option<&'static str>),
 }
 
 /// One client's memory.
@@ -54,20 +67,74 @@ pub struct Client {
 }
 
 impl Request {
-    fn service(&self) -> ServiceId {
+    fn service(&self) -> Option<ServiceId> {
         match self {
-            Self::Create(id, _) | Self::Scale(id, _, _) | Self::Remove(id, _) => *id,
+            Self::Create(id, _)
+            | Self::Scale(id, ..)
+            | Self::Update(id, ..)
+            | Self::Rollback(id, _)
+            | Self::Remove(id, _) => Some(*id),
+            Self::Availability(..) | Self::Zone(..) => None,
         }
     }
 
     fn command(&self, at: Timestamp) -> Command {
+        let node = |id, zone: Option<Option<&str>>, availability| {
+            let label = "zone".to_string();
+            let add = zone.flatten().map(|zone| (label.clone(), zone.to_string()));
+            let label_rm = zone.filter(Option::is_none).map(|_| label.clone()).into_iter().collect();
+            let label_add = add.into_iter().collect();
+            Command::UpdateNode { id, version: None, label_add, label_rm, availability, at }
+        };
         match self.clone() {
-            Self::Create(id, spec) => Command::CreateService { id, spec: *spec, at },
+            Self::Create(id, spec) => Command::CreateService { id, spec: (*spec).clone(), at },
             Self::Scale(id, version, replicas) => {
                 Command::ScaleService { id, version: Some(version), replicas, at }
             }
+            Self::Update(id, version, spec, force) => {
+                Command::UpdateService { id, version: Some(version), spec: (*spec).clone(), force, at }
+            }
+            Self::Rollback(id, version) => {
+                Command::RollbackService { id, version: Some(version), revision: None, at }
+            }
             Self::Remove(id, version) => Command::RemoveService { id, version: Some(version), at },
+            Self::Availability(id, availability) => node(id, None, Some(availability)),
+            Self::Zone(id, zone) => node(id, Some(zone), None),
         }
+    }
+
+    /// What is promised of the service now, given what was.
+    fn fulfilled(&self, before: Vec<Arc<ServiceSpec>>) -> Vec<Arc<ServiceSpec>> {
+        let mut wanted = before;
+        let Some(current) = wanted.last().cloned() else {
+            return match self {
+                Self::Create(_, spec) => vec![spec.clone()],
+                _ => wanted,
+            };
+        };
+        let shape = |spec: &ServiceSpec| (spec.task.clone(), spec.ports.clone(), spec.placement.clone());
+        match self {
+            Self::Create(_, spec) => return vec![spec.clone()],
+            Self::Remove(..) => wanted.clear(),
+            Self::Scale(_, _, replicas) => {
+                let scaled =
+                    ServiceSpec { mode: Mode::Replicated { replicas: *replicas }, ..(*current).clone() };
+                wanted.pop();
+                wanted.push(Arc::new(scaled));
+            }
+            Self::Update(_, _, spec, force) => {
+                if !*force && shape(spec) == shape(&current) {
+                    wanted.pop();
+                }
+                wanted.push(spec.clone());
+            }
+            Self::Rollback(..) => {
+                let (task, ports, placement) = shape(&wanted[wanted.len().saturating_sub(2)]);
+                wanted.push(Arc::new(ServiceSpec { task, ports, placement, ..(*current).clone() }));
+            }
+            Self::Availability(..) | Self::Zone(..) => {}
+        }
+        wanted
     }
 }
 
@@ -84,9 +151,14 @@ impl Client {
         }
     }
 
+    /// A request is under way.
+    pub fn is_waiting(&self) -> bool {
+        self.pending.is_some()
+    }
+
     /// The service that a request under way is about; nothing is promised of it now.
     pub fn uncertain(&self) -> Option<ServiceId> {
-        self.pending.as_ref().map(Request::service)
+        self.pending.as_ref().and_then(Request::service)
     }
 
     /// A sending was answered. Tells of which service something was promised.
@@ -112,53 +184,19 @@ impl Client {
             },
             // An earlier sending removed it, and its answer was lost.
             (Request::Remove(..), Outcome::Rejected(Refusal::NotFound { .. })) => since,
+            // So it is here: nobody else changes the service, and these count each time.
+            (
+                Request::Rollback(..) | Request::Update(_, _, _, true),
+                Outcome::Rejected(Refusal::VersionConflict { found, .. }),
+            ) => found,
             (_, Outcome::Rejected(_)) => return None,
         };
         self.acknowledged += 1;
-        let replicas = match &request {
-            Request::Create(_, spec) => Some(spec.replicas()),
-            Request::Scale(_, _, replicas) => Some(*replicas),
-            Request::Remove(..) => None,
-        };
-        self.promises.insert(request.service(), Promise { replicas, since, version });
-        Some(request.service())
-    }
-
-    fn think(&mut self, chance: &mut Chance) -> Option<Request> {
-        let held: Vec<(ServiceId, u64)> = self
-            .promises
-            .iter()
-            .filter(|(_, promise)| promise.replicas.is_some())
-            .map(|(id, promise)| (*id, promise.version))
-            .collect();
-        let replicas = u32::try_from(chance.between(0, 4)).unwrap_or(0);
-        if held.len() < SERVICES && (held.is_empty() || chance.one_in(3)) {
-            self.created += 1;
-            let number = self.created << 8 | self.number as u64;
-            let id = ServiceId(Id(u128::from(number) << 64 | u128::from(chance.next())));
-            return Some(Request::Create(id, Box::new(spec(number, replicas, chance))));
-        }
-        let (id, version) = chance.pick(&held)?;
-        let removes = chance.one_in(4);
-        Some(if removes { Request::Remove(id, version) } else { Request::Scale(id, version, replicas) })
-    }
-}
-
-fn spec(number: u64, replicas: u32, chance: &mut Chance) -> ServiceSpec {
-    let port = PublishedPort {
-        host_ip: None,
-        host_port: u16::try_from(chance.between(8000, 8003)).unwrap_or(8000),
-        container_port: 80,
-        protocol: Protocol::Tcp,
-        mode: PublishMode::Host,
-    };
-    let image = if chance.one_in(4) { CANNOT_LIVE } else { "web:1" };
-    ServiceSpec {
-        name: format!("service-{number}").parse().expect("a valid name"),
-        labels: BTreeMap::new(),
-        mode: Mode::Replicated { replicas },
-        task: TaskSpec::new(image.parse().expect("a valid reference")),
-        ports: if chance.one_in(2) { vec![port] } else { Vec::new() },
+        let service = request.service()?;
+        let before = self.promises.remove(&service).map(|promise| promise.wanted).unwrap_or_default();
+        let wanted = request.fulfilled(before);
+        self.promises.insert(service, Promise { wanted, since, version });
+        Some(service)
     }
 }
 
@@ -174,15 +212,20 @@ impl World {
         }
     }
 
-    /// Does something new, or repeats what was not answered. In peace nothing new is done.
+    /// Does something new, or repeats what was not answered. In peace nothing new is done but that nodes become
+    /// again what they were.
     fn client_acts(&mut self, client: usize) {
         let pause = self.chance.between(20, 700);
         self.after(pause, Event::Client { client, what: OnClient::Acts });
         let (now, faulty) = (self.now, self.faulty);
+        let nodes: Vec<NodeId> = self.workers.iter().map(|worker| worker.id).collect();
         let me = &mut self.clients[client];
         me.sent.take_if(|(_, deadline)| *deadline < now);
-        if me.pending.is_none() && faulty {
-            me.pending = me.think(&mut self.chance);
+        if me.pending.is_none() {
+            me.pending = match faulty {
+                true => me.think(&mut self.chance, &nodes),
+                false => me.tidy(&self.oracle.newest),
+            };
         }
         let Some(request) = me.pending.clone().filter(|_| me.sent.is_none()) else { return };
         let running: Vec<usize> =

@@ -7,6 +7,7 @@ mod acknowledged;
 mod addresses;
 mod leaders;
 mod monotone;
+mod one_image;
 mod planning;
 mod prefixes;
 pub mod reads;
@@ -14,6 +15,7 @@ mod reasons;
 pub mod rest;
 mod slots;
 mod stale;
+mod start_first;
 pub mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,6 +65,8 @@ pub struct Oracle {
     numbers: BTreeMap<ServiceId, u64>,
     /// Tasks of which a worker said that nothing is left.
     gone: BTreeSet<TaskId>,
+    /// What the image of a revision was where it was first used.
+    images: one_image::Images,
 }
 
 impl Oracle {
@@ -74,6 +78,11 @@ impl Oracle {
     /// As of the newest change.
     pub fn members(&self) -> &ConfState {
         self.changes.last_key_value().map(|(_, members)| members).expect("a group begins with some")
+    }
+
+    /// Index of the entry that made them so; 0 for those that the group began with.
+    pub fn newest_change(&self) -> u64 {
+        self.changes.last_key_value().map_or(0, |(index, _)| *index)
     }
 
     pub fn entries(&self) -> u64 {
@@ -146,7 +155,7 @@ impl World {
             match change {
                 Change::Task(id) => self.check_task(before, id)?,
                 Change::Node(id) => monotone::node(before, &self.oracle.newest, id)?,
-                Change::Service(_) | Change::Assignment(_) | Change::Cluster => {}
+                Change::Service(_) | Change::Assignment(_) | Change::Cluster | Change::Token(_) => {}
             }
         }
         Ok(())
@@ -177,26 +186,29 @@ impl World {
 
     /// Something changed on a worker's machine.
     pub(crate) fn oracle_machine(&mut self, worker: usize, task: TaskId) {
-        let held = addresses::on_machine(&self.workers[worker].machine, task, &self.oracle.gone);
-        self.demand(held);
+        let machine = &self.workers[worker].machine;
+        let held = addresses::on_machine(machine, task, &self.oracle.gone);
+        let used = machine.get(&task).map_or(Ok(()), |remains| self.oracle.images.used(task, remains));
+        self.demand(held.and(used));
     }
 
     /// A leader planned.
     pub(crate) fn oracle_planned(&mut self, host: usize, key: Key, now: Timestamp, plan: &Plan) {
         let Some(run) = self.life(host) else { return };
         let held = planning::again_is_empty(&run.state, key, now, plan);
+        let held = held.and_then(|()| start_first::holds(&run.state, plan));
         self.demand(held);
     }
 
     /// A client was promised something: whoever has applied as much must hold it.
     pub(crate) fn oracle_promised(&mut self, client: usize, service: ServiceId) {
-        let Some(promise) = self.clients[client].promises.get(&service).copied() else { return };
+        let Some(promise) = self.clients[client].promises.get(&service).cloned() else { return };
         for host in 0..self.managers.len() {
             let state = self.life(host).map(|run| &run.state);
-            let held = state.map_or(Ok(()), |state| acknowledged::one(state, service, promise));
+            let held = state.map_or(Ok(()), |state| acknowledged::one(state, service, &promise));
             self.demand(held);
         }
-        let held = acknowledged::chosen(&self.oracle.newest, promise);
+        let held = acknowledged::chosen(&self.oracle.newest, &promise);
         self.demand(held);
     }
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use warren_task::{Action, Found};
 use warren_types::{
-    AssignmentVersion, Bytes, Id, MilliCpu, NodeDescription, NodeId, NodeName, Resources, TaskAssignment,
-    TaskId, TaskReport,
+    AssignmentVersion, Bytes, Id, ImageDigest, ImageReference, MilliCpu, NodeDescription, NodeId, NodeName,
+    Resources, TaskAssignment, TaskId, TaskReport,
 };
 
 use crate::event::{Event, OnWorker};
@@ -105,9 +105,26 @@ impl Worker {
         format!("node-{}", self.id.0.0 - 100).parse().expect("a valid name")
     }
 
+    /// Where its machine stands. A registry that it asks may mean another image by a tag than that of the other zone.
+    pub fn zone(&self) -> &'static str {
+        if self.id.0.0.is_multiple_of(2) { "a" } else { "b" }
+    }
+
+    /// What its registry means by a reference.
+    pub fn resolve(&self, image: &ImageReference) -> ImageDigest {
+        let text = format!("{}{}", image.as_str(), self.zone());
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("sha256:{}", format!("{hash:016x}").repeat(4)).parse().expect("64 digits")
+    }
+
     pub fn description(&self) -> NodeDescription {
         NodeDescription {
             resources: Resources { cpu: MilliCpu(4_000), memory: Bytes(8 << 30) },
+            disk: Bytes(100 << 30),
+            os: "linux".into(),
+            labels: [("zone".to_string(), self.zone().to_string())].into(),
             architecture: "amd64".into(),
             kernel: "6.1".into(),
             runtime: "simulated".into(),

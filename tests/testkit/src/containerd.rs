@@ -21,6 +21,7 @@ pub struct Containerd {
     // Declared before the directory: fields are dropped in order, and the directory ends what is left.
     process: Process,
     scratch: Scratch,
+    root: PathBuf,
 }
 
 impl Containerd {
@@ -29,8 +30,21 @@ impl Containerd {
     #[track_caller]
     pub fn start() -> Containerd {
         let scratch = Scratch::new();
-        let process = spawn(scratch.path());
-        let containerd = Containerd { process, scratch };
+        let root = scratch.path().join("root");
+        Containerd::start_in(scratch, root)
+    }
+
+    /// As [`Containerd::start`], with what it stores in a directory of the caller's: on another disk.
+    #[must_use]
+    #[track_caller]
+    pub fn start_on(root: &Path) -> Containerd {
+        Containerd::start_in(Scratch::new(), root.to_owned())
+    }
+
+    #[track_caller]
+    fn start_in(scratch: Scratch, root: PathBuf) -> Containerd {
+        let process = spawn(scratch.path(), &root);
+        let containerd = Containerd { process, scratch, root };
         containerd.wait_ready();
         containerd
     }
@@ -65,7 +79,7 @@ impl Containerd {
     #[track_caller]
     pub fn restart(&mut self) {
         self.process.kill();
-        self.process = spawn(self.scratch.path());
+        self.process = spawn(self.scratch.path(), &self.root);
         self.wait_ready();
     }
 
@@ -91,13 +105,14 @@ fn socket_in(directory: &Path) -> PathBuf {
     directory.join("containerd.sock")
 }
 
-fn spawn(directory: &Path) -> Process {
+fn spawn(directory: &Path, root: &Path) -> Process {
     let config = format!(
-        "version = 2\nroot = \"{0}/root\"\nstate = \"{0}/state\"\n\
+        "version = 2\nroot = \"{2}\"\nstate = \"{0}/state\"\n\
          disabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.internal.v1.opt\"]\n\
          [grpc]\naddress = \"{1}\"\n",
         directory.display(),
         socket_in(directory).display(),
+        root.display(),
     );
     let path = directory.join("containerd.toml");
     std::fs::write(&path, config).unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));

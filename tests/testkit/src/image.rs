@@ -29,6 +29,7 @@ pub struct Image {
     stop_signal: Option<String>,
     exposed: Vec<String>,
     labels: Vec<(String, String)>,
+    architecture: Option<String>,
 }
 
 fn words<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Vec<String> {
@@ -132,6 +133,13 @@ impl Image {
     #[must_use]
     pub fn exposed_port(mut self, port: &str) -> Image {
         self.exposed.push(port.to_owned());
+        self
+    }
+
+    /// For machines of that architecture, by its name in Go, instead of this one's.
+    #[must_use]
+    pub fn architecture(mut self, name: &str) -> Image {
+        self.architecture = Some(name.to_owned());
         self
     }
 

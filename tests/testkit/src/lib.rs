@@ -19,6 +19,7 @@ pub mod netns;
 pub mod node;
 pub mod ports;
 pub mod process;
+pub mod registry;
 pub mod scratch;
 pub mod small_disk;
 pub mod soak;

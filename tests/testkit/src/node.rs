@@ -1,5 +1,5 @@
-//! One hybrid node (`warren manager init`) in a world of its own: a lab host, directories, and a containerd
-//! that the node starts and supervises itself.
+//! A node in a world of its own: a lab host, directories, and a containerd that the node starts and supervises
+//! itself. Either a hybrid one (`warren manager init`) or a worker of another one's cluster (`warren worker join`).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use crate::leftovers;
 use crate::netns::Host;
 use crate::process::Process;
 use crate::scratch::Scratch;
+use crate::small_disk::SmallDisk;
 use crate::tool;
 use crate::wait::reached;
 use crate::warren::Warren;
@@ -23,20 +24,38 @@ pub const API_PORT: u16 = 8080;
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 
+/// What the node is in its cluster.
+#[derive(Debug, Clone)]
+enum Part {
+    /// It made the cluster.
+    Hybrid,
+    /// It made the cluster and runs no tasks.
+    Manager,
+    /// It joined the cluster whose command line this is, at that address.
+    Worker { cluster: Warren, manager: SocketAddrV4 },
+}
+
 /// What a test wants to be different from a node that was given nothing but its directories.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     containerd_socket: Option<PathBuf>,
+    small_disk: Option<u64>,
 }
 
 impl Settings {
-    /// One more argument for `manager init`.
+    /// One more argument for `manager init` or `worker join`.
     #[must_use]
     pub fn argument(mut self, argument: &str) -> Settings {
         self.arguments.push(argument.to_owned());
         self
+    }
+
+    /// The value of the argument called `name`.
+    fn value(&self, name: &str) -> Option<&str> {
+        let place = self.arguments.iter().position(|argument| argument == name)?;
+        self.arguments.get(place + 1).map(String::as_str)
     }
 
     /// One more variable in the node's environment.
@@ -52,33 +71,44 @@ impl Settings {
         self.containerd_socket = Some(socket.to_owned());
         self
     }
+
+    /// Has its data directory, and with it what a containerd of its own stores, on a disk of `mebibytes`.
+    #[must_use]
+    pub fn small_disk(mut self, mebibytes: u64) -> Settings {
+        self.small_disk = Some(mebibytes);
+        self
+    }
 }
 
-/// The cgroups of a node's containers, known by the id of its cluster. Dropping it removes those that are empty: a
-/// node that is killed cannot.
+/// The cgroups of a node's containers, known by the node's id. Dropping it removes those that are empty: a node that
+/// is killed cannot.
 #[derive(Debug)]
 struct Cgroups {
-    cluster_id: String,
+    node_id: String,
 }
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        for problem in leftovers::remove_cgroups(&self.cluster_id) {
+        for problem in leftovers::remove_cgroups(&self.node_id) {
             eprintln!("{problem}");
         }
     }
 }
 
-/// A hybrid node on a lab host. Dropping it ends the node, its containerd and its containers, and removes
+/// A node on a lab host. Dropping it ends the node, its containerd and its containers, and removes
 /// everything it stored.
 #[derive(Debug)]
 pub struct Node {
     // In this order: the process first, then what it left in its directories, then its network.
     process: Process,
+    disk: Option<SmallDisk>,
     scratch: Scratch,
     cgroups: Cgroups,
     host: Host,
     settings: Settings,
+    part: Part,
+    /// `None` of a manager that runs no tasks.
+    name: Option<String>,
 }
 
 impl Node {
@@ -87,31 +117,97 @@ impl Node {
     #[track_caller]
     pub fn start(host: Host, settings: Settings) -> Node {
         let scratch = Scratch::new();
-        let mut process = spawn(&host, &scratch, &settings, "init");
-        let warren = cli(&host, &scratch);
-        wait_ready(&warren, &mut process);
-        let info = warren.json(&["cluster", "info"]);
-        let Some(cluster_id) = info["id"].as_str() else { panic!("`cluster info` tells no id: {info}") };
-        let cgroups = Cgroups { cluster_id: cluster_id.to_owned() };
-        Node { process, scratch, cgroups, host, settings }
+        let (cluster, disk) = (cli(&host, &scratch), disk(&scratch, &settings));
+        let process = spawn(&host, &scratch, &settings, &Part::Hybrid, &["manager", "init"]);
+        Node::watch((process, disk), scratch, host, settings, Part::Hybrid, &cluster)
+    }
+
+    /// Makes a cluster on `host` whose manager runs no tasks, and waits until it answers.
+    #[must_use]
+    #[track_caller]
+    pub fn start_manager(host: Host, settings: Settings) -> Node {
+        let scratch = Scratch::new();
+        let (cluster, disk) = (cli(&host, &scratch), disk(&scratch, &settings));
+        let settings = settings.argument("--manager-only");
+        let process = spawn(&host, &scratch, &settings, &Part::Manager, &["manager", "init"]);
+        Node::watch((process, disk), scratch, host, settings, Part::Manager, &cluster)
+    }
+
+    /// Makes `host` a worker called `name` of the cluster of `manager`, with a token of its own, and waits until it
+    /// takes work.
+    #[must_use]
+    #[track_caller]
+    pub fn join(host: Host, settings: Settings, manager: &Node, name: &str) -> Node {
+        let words = ["token", "create", "--role", "worker", "--uses", "1", "--quiet"];
+        let token = manager.warren().ok(&words);
+        Node::join_with(host, settings, manager, name, token.trim())
+    }
+
+    /// As [`Node::join`], with a token that the test made.
+    #[must_use]
+    #[track_caller]
+    pub fn join_with(host: Host, settings: Settings, manager: &Node, name: &str, token: &str) -> Node {
+        let scratch = Scratch::new();
+        let (cluster, disk) = (manager.warren(), disk(&scratch, &settings));
+        let settings = settings.argument("--node-name").argument(name);
+        let part = Part::Worker { cluster: cluster.clone(), manager: manager.api() };
+        let words = ["worker", "join", &manager.api().to_string(), "--token", token];
+        let process = spawn(&host, &scratch, &settings, &part, &words);
+        Node::watch((process, disk), scratch, host, settings, part, &cluster)
+    }
+
+    #[track_caller]
+    fn watch(
+        (mut process, disk): (Process, Option<SmallDisk>),
+        scratch: Scratch,
+        host: Host,
+        settings: Settings,
+        part: Part,
+        cluster: &Warren,
+    ) -> Node {
+        let name = match part {
+            Part::Manager => None,
+            _ => Some(settings.value("--node-name").map_or_else(own_name, str::to_owned)),
+        };
+        let node_id = wait_ready(cluster, &mut process, name.as_deref());
+        Node { process, disk, scratch, cgroups: Cgroups { node_id }, host, settings, part, name }
     }
 
     /// Waits until the cluster answers and this node is READY.
     #[track_caller]
     pub fn wait_ready(&mut self) {
-        wait_ready(&self.warren(), &mut self.process);
+        wait_ready(&self.warren(), &mut self.process, self.name.as_deref());
     }
 
-    /// Where the API listens, for `--manager` and for clients on other hosts.
+    /// The node's name in its cluster; empty for a manager that runs no tasks.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    /// Where the API of its cluster listens, for `--manager` and for clients on other hosts.
     #[must_use]
     pub fn api(&self) -> SocketAddrV4 {
-        api(&self.host)
+        match &self.part {
+            Part::Hybrid | Part::Manager => SocketAddrV4::new(self.host.address(), API_PORT),
+            Part::Worker { manager, .. } => *manager,
+        }
     }
 
-    /// The CLI on this host with the admin context that `init` wrote.
+    /// The CLI with the cluster's admin context, on the host of its manager.
     #[must_use]
     #[track_caller]
     pub fn warren(&self) -> Warren {
+        match &self.part {
+            Part::Hybrid | Part::Manager => cli(&self.host, &self.scratch),
+            Part::Worker { cluster, .. } => cluster.clone(),
+        }
+    }
+
+    /// A command line on this node's own host, which knows no cluster.
+    #[must_use]
+    #[track_caller]
+    pub fn local(&self) -> Warren {
         cli(&self.host, &self.scratch)
     }
 
@@ -129,7 +225,14 @@ impl Node {
     /// `--data-dir`.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
-        data_dir(&self.scratch)
+        data_dir(&self.scratch, &self.settings)
+    }
+
+    /// The disk of its data directory, if it has one of its own ([`Settings::small_disk`]).
+    #[must_use]
+    #[track_caller]
+    pub fn disk(&self) -> &SmallDisk {
+        self.disk.as_ref().expect("this node was given a small disk")
     }
 
     /// `--run-dir`.
@@ -171,7 +274,7 @@ impl Node {
         self.process.terminate(STOP_DEADLINE)
     }
 
-    /// Starts an ended node again on its directories (`manager run`) without waiting for it.
+    /// Starts an ended node again on its directories (`manager run`, `worker run`) without waiting for it.
     #[track_caller]
     pub fn run_again(&mut self) {
         self.start_again("run");
@@ -183,10 +286,26 @@ impl Node {
         self.start_again("init");
     }
 
+    /// Starts an ended worker again by `worker join`, which resumes what is there, without waiting for it.
+    #[track_caller]
+    pub fn join_again(&mut self, token: &str) {
+        let words = ["worker", "join", &self.api().to_string(), "--token", token];
+        self.start_with(&words);
+    }
+
     #[track_caller]
     fn start_again(&mut self, verb: &str) {
+        let noun = match self.part {
+            Part::Hybrid | Part::Manager => "manager",
+            Part::Worker { .. } => "worker",
+        };
+        self.start_with(&[noun, verb]);
+    }
+
+    #[track_caller]
+    fn start_with(&mut self, words: &[&str]) {
         assert!(!self.process.is_running(), "the node still runs: kill or stop it first");
-        self.process = spawn(&self.host, &self.scratch, &self.settings, verb);
+        self.process = spawn(&self.host, &self.scratch, &self.settings, &self.part, words);
     }
 
     /// Ends the node by SIGKILL, starts it again and waits until it takes work.
@@ -197,11 +316,10 @@ impl Node {
         self.wait_ready();
     }
 
-    /// The id of the cluster that the node made.
+    /// The node's id in its cluster.
     #[must_use]
-    #[track_caller]
-    pub fn cluster_id(&self) -> &str {
-        &self.cgroups.cluster_id
+    pub fn id(&self) -> &str {
+        &self.cgroups.node_id
     }
 
     /// Everything that the node has on the machine now. Its containerd has to answer.
@@ -221,7 +339,7 @@ impl Node {
     #[track_caller]
     fn look(&self, take: impl FnOnce(&Site<'_>) -> Inventory) -> Inventory {
         take(&Site {
-            cgroup_mark: self.cluster_id(),
+            cgroup_mark: self.id(),
             netns: &self.host.netns().path(),
             containerd_socket: &self.containerd_socket(),
             directory: self.scratch.path(),
@@ -229,35 +347,53 @@ impl Node {
     }
 }
 
-/// Waits until the cluster answers and its node is READY.
+/// The name of a node that was given none.
+fn own_name() -> String {
+    let name = nix::unistd::gethostname().expect("a machine has a name");
+    name.to_string_lossy().into_owned()
+}
+
+/// Waits until the cluster answers and the node called `name`, if it is one, is READY; answers its id. Of a manager
+/// alone it is that of the cluster.
 #[track_caller]
-fn wait_ready(warren: &Warren, process: &mut Process) {
+fn wait_ready(warren: &Warren, process: &mut Process, name: Option<&str>) -> String {
     let looked = reached(READY_DEADLINE, "a node that is READY", || {
         if !process.is_running() {
             return Ok(Err("the node's process has ended"));
         }
-        for arguments in [["cluster", "info"], ["node", "ls"]] {
-            let ran = warren.run(&arguments);
-            if ran.code != 0 || (arguments[0] == "node" && !ran.stdout.contains("READY")) {
-                return Err(ran.to_string());
-            }
+        let question = if name.is_some() { ["node", "ls"] } else { ["cluster", "info"] };
+        let ran = warren.run(&[&question[..], &["-o", "json"]].concat());
+        if ran.code != 0 {
+            return Err(ran.to_string());
         }
-        Ok(Ok(()))
+        let said: serde_json::Value = serde_json::from_str(&ran.stdout).map_err(|error| error.to_string())?;
+        let is_ours = |node: &&serde_json::Value| node["name"].as_str() == name && node["status"] == "READY";
+        let ours = match name {
+            Some(_) => said.as_array().and_then(|nodes| nodes.iter().find(is_ours)),
+            None => Some(&said),
+        };
+        let id = ours.and_then(|found| found["id"].as_str());
+        id.map(|id| Ok(id.to_owned())).ok_or_else(|| ran.to_string())
     });
     let problem = match looked {
-        Ok(Ok(())) => return,
+        Ok(Ok(id)) => return id,
         Ok(Err(ended)) => ended.to_owned(),
         Err(error) => error.to_string(),
     };
     panic!("{problem}; the end of its log:\n{}", process.log_tail(60));
 }
 
-fn api(host: &Host) -> SocketAddrV4 {
-    SocketAddrV4::new(host.address(), API_PORT)
+#[track_caller]
+fn disk(scratch: &Scratch, settings: &Settings) -> Option<SmallDisk> {
+    settings.small_disk.map(|mebibytes| SmallDisk::new(scratch.path(), mebibytes))
 }
 
-fn data_dir(scratch: &Scratch) -> PathBuf {
-    scratch.path().join("data")
+fn data_dir(scratch: &Scratch, settings: &Settings) -> PathBuf {
+    let directory = scratch.path();
+    match settings.small_disk {
+        Some(_) => SmallDisk::place(directory).join("data"),
+        None => directory.join("data"),
+    }
 }
 
 fn run_dir(scratch: &Scratch) -> PathBuf {
@@ -276,14 +412,20 @@ fn cli(host: &Host, scratch: &Scratch) -> Warren {
 }
 
 #[track_caller]
-fn spawn(host: &Host, scratch: &Scratch, settings: &Settings, verb: &str) -> Process {
-    let mut command = cli(host, scratch).command(&["manager", verb]);
-    command.arg("--data-dir").arg(data_dir(scratch)).arg("--run-dir").arg(run_dir(scratch));
-    command.arg("--containerd-socket").arg(containerd_socket(scratch, settings));
-    if verb == "init" {
+fn spawn(host: &Host, scratch: &Scratch, settings: &Settings, part: &Part, words: &[&str]) -> Process {
+    let mut command = cli(host, scratch).command(words);
+    command.arg("--data-dir").arg(data_dir(scratch, settings)).arg("--run-dir").arg(run_dir(scratch));
+    if !matches!(part, Part::Manager) {
+        command.arg("--containerd-socket").arg(containerd_socket(scratch, settings));
+    }
+    let is_first = ["init", "join"].contains(&words[1]);
+    if is_first {
+        let advertised = host.address().to_string();
+        command.arg("--advertise").arg(advertised).args(&settings.arguments);
+    }
+    if is_first && matches!(part, Part::Hybrid | Part::Manager) {
         let listen = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, API_PORT);
-        command.arg("--listen").arg(listen.to_string()).arg("--advertise").arg(host.address().to_string());
-        command.args(&settings.arguments);
+        command.arg("--listen").arg(listen.to_string());
     }
     command.envs(settings.environment.iter().map(|(name, value)| (name, value)));
     Process::spawn("the node", command, &scratch.path().join("node.log"))

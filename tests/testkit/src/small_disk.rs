@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, umount2};
+use nix::sys::statvfs::statvfs;
 
 use crate::tool;
 
@@ -20,7 +21,7 @@ impl SmallDisk {
     #[must_use]
     #[track_caller]
     pub fn new(directory: &Path, mebibytes: u64) -> SmallDisk {
-        let (image, mounted) = (directory.join("small-disk"), directory.join("small"));
+        let (image, mounted) = (directory.join("small-disk"), SmallDisk::place(directory));
         let made = File::create(&image).and_then(|file| file.set_len(mebibytes << 20));
         made.and_then(|()| std::fs::create_dir(&mounted))
             .unwrap_or_else(|error| panic!("cannot make {}: {error}", image.display()));
@@ -28,6 +29,12 @@ impl SmallDisk {
         tool::run("mkfs.ext4", ["-q", "-m", "0", &from]);
         tool::run("mount", ["-o", "loop", &from, &to]);
         SmallDisk { mounted }
+    }
+
+    /// Where one that was made in `directory` is mounted.
+    #[must_use]
+    pub fn place(directory: &Path) -> PathBuf {
+        directory.join("small")
     }
 
     /// Where it is mounted.
@@ -54,7 +61,28 @@ impl SmallDisk {
         }
     }
 
-    /// Gives back what [`SmallDisk::fill`] took. Harmless when it took nothing.
+    /// Takes room until at most `left` bytes of it remain, but for a block or two.
+    #[track_caller]
+    pub fn fill_until(&self, left: u64) {
+        let path = self.filler();
+        let filled = self.room().and_then(|room| {
+            let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+            let piece = vec![7; 1 << 16];
+            for _ in 0..room.saturating_sub(left).div_ceil(1 << 16) {
+                file.write_all(&piece)?;
+            }
+            file.sync_all()
+        });
+        filled.unwrap_or_else(|error| panic!("cannot fill {}: {error}", path.display()));
+    }
+
+    /// How many bytes can still be written.
+    pub fn room(&self) -> std::io::Result<u64> {
+        let found = statvfs(&self.mounted)?;
+        Ok(found.blocks_available() * found.fragment_size())
+    }
+
+    /// Gives back what was taken. Harmless when it took nothing.
     #[track_caller]
     pub fn free(&self) {
         match std::fs::remove_file(self.filler()) {
@@ -92,6 +120,9 @@ mod tests {
             let refused = std::fs::write(&file, "something").unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::StorageFull);
             disk.free();
+            disk.free();
+            disk.fill_until(1 << 20);
+            assert!((1 << 19..=1 << 20).contains(&disk.room().unwrap()), "{:?}", disk.room());
             disk.free();
             std::fs::write(&file, "something").unwrap();
             std::fs::remove_file(&file).unwrap();

@@ -9,6 +9,10 @@ use crate::Ledger;
 pub enum Action {
     /// Look at the container's record and process.
     Inspect,
+    /// Make the image present on the node, bound to the digest that the assignment names, and say which digest
+    /// that is. Goes on for as long as a pull does: it is asked for again and again meanwhile, and a pull that
+    /// is not asked for any more is given up.
+    EnsureImage,
     /// Network namespace, link, address and routes of the task.
     EnsureNetwork,
     /// Directory with the files that the container sees and its log.
@@ -45,6 +49,7 @@ pub enum Action {
 #[allow(missing_docs, reason = "each is the action of the same name")]
 pub enum Verb {
     Inspect,
+    EnsureImage,
     EnsureNetwork,
     EnsureFiles,
     HoldPorts,
@@ -66,6 +71,7 @@ impl Action {
     pub fn verb(&self) -> Verb {
         match self {
             Self::Inspect => Verb::Inspect,
+            Self::EnsureImage => Verb::EnsureImage,
             Self::EnsureNetwork => Verb::EnsureNetwork,
             Self::EnsureFiles => Verb::EnsureFiles,
             Self::HoldPorts => Verb::HoldPorts,
@@ -89,7 +95,8 @@ impl Verb {
     pub fn brings_up(self) -> bool {
         matches!(
             self,
-            Self::EnsureNetwork
+            Self::EnsureImage
+                | Self::EnsureNetwork
                 | Self::EnsureFiles
                 | Self::HoldPorts
                 | Self::Serve
@@ -120,6 +127,7 @@ impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Inspect => "looking at the container",
+            Self::EnsureImage => "getting the image",
             Self::EnsureNetwork => "making the network",
             Self::EnsureFiles => "writing the task's files",
             Self::HoldPorts => "taking the published ports",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use warren_types::{Exit, Timestamp};
+use warren_types::{Exit, ImageDigest, Timestamp};
 
 use crate::action::{Action, Verb};
 use crate::ledger::{Ledger, Phase};
@@ -21,6 +21,8 @@ pub struct Found {
     pub sight: Sight,
     /// The container as it was last seen.
     pub container: Container,
+    /// The image that the container is made from.
+    pub image: Image,
     /// The task's network.
     pub network: Presence,
     /// The task's directory.
@@ -69,6 +71,20 @@ pub enum Container {
         /// When.
         at: Timestamp,
     },
+}
+
+/// The image on this node. A container that is there already needs none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Image {
+    /// Nobody has looked for it, or what was found then may be gone.
+    Unknown,
+    /// It is being pulled.
+    Arriving {
+        /// How far it has come, in words.
+        said: String,
+    },
+    /// It is here, and this is what it is.
+    Present(ImageDigest),
 }
 
 /// Whether something that belongs to the task is there.
@@ -147,6 +163,7 @@ impl Found {
         Self {
             sight: Sight::Never,
             container: Container::Absent,
+            image: Image::Unknown,
             network: Presence::Unknown,
             files: Presence::Unknown,
             ports: Ports::Unknown,
@@ -179,10 +196,22 @@ impl Found {
         };
     }
 
-    /// `action` was done; [`Action::Inspect`] is told by [`Found::inspected`] instead.
+    /// [`Action::EnsureImage`] is under way; `said` is how far it has come, in words.
+    pub fn arriving(&mut self, said: String) {
+        self.image = Image::Arriving { said };
+    }
+
+    /// [`Action::EnsureImage`] was done: the image is here, and `digest` is what it is.
+    pub fn obtained(&mut self, digest: ImageDigest) {
+        self.image = Image::Present(digest);
+        self.troubles.remove(&Verb::EnsureImage);
+    }
+
+    /// `action` was done; [`Action::Inspect`] is told by [`Found::inspected`] and [`Action::EnsureImage`] by
+    /// [`Found::obtained`] instead.
     pub fn succeeded(&mut self, action: &Action, now: Timestamp) {
         match action {
-            Action::Inspect => return,
+            Action::Inspect | Action::EnsureImage => return,
             Action::EnsureNetwork => self.network = Presence::Present,
             Action::RemoveNetwork => self.network = Presence::Absent,
             Action::EnsureFiles => self.files = Presence::Present,
@@ -211,11 +240,16 @@ impl Found {
     pub fn failed(&mut self, action: &Action, severity: Severity, reason: String, now: Timestamp) {
         let verb = action.verb();
         match verb {
+            Verb::EnsureImage => self.image = Image::Unknown,
             Verb::EnsureNetwork | Verb::RemoveNetwork => self.network = Presence::Unknown,
             Verb::EnsureFiles | Verb::RemoveFiles => self.files = Presence::Unknown,
             Verb::HoldPorts | Verb::Serve | Verb::ReleasePorts => self.ports = Ports::Unknown,
             verb if verb.is_about_the_container() => self.overtaken(),
             _ => (),
+        }
+        if verb == Verb::EnsureContainer {
+            // Perhaps because the image went meanwhile.
+            self.image = Image::Unknown;
         }
         let before = self.troubles.get(&verb).map_or(0, |trouble| trouble.failures);
         let failures = before.saturating_add(1);

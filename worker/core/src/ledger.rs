@@ -62,7 +62,9 @@ pub enum Phase {
 pub enum Verdict {
     /// Managers wanted it stopped.
     Shutdown,
-    /// Its attempts are used up.
+    /// It did what it was made for.
+    Completed,
+    /// It ended badly, and there is no attempt left.
     Failed,
     /// It can never run on this node as specified.
     Rejected,
@@ -80,6 +82,7 @@ impl Verdict {
     pub fn state(self) -> TaskState {
         match self {
             Self::Shutdown => TaskState::Shutdown,
+            Self::Completed => TaskState::Complete,
             Self::Failed => TaskState::Failed,
             Self::Rejected => TaskState::Rejected,
         }
@@ -145,6 +148,7 @@ impl fmt::Display for Ledger {
             Phase::Ended { at, verdict, reason } => {
                 let verdict = match verdict {
                     Verdict::Shutdown => "shutdown",
+                    Verdict::Completed => "complete",
                     Verdict::Failed => "failed",
                     Verdict::Rejected => "rejected",
                 };
@@ -201,6 +205,7 @@ impl<'a> Parts<'a> {
             "started" => Phase::Started { at },
             "waiting" => Phase::Waiting { since: at, until: Timestamp(self.until) },
             "shutdown" => ended(Verdict::Shutdown),
+            "complete" => ended(Verdict::Completed),
             "failed" => ended(Verdict::Failed),
             "rejected" => ended(Verdict::Rejected),
             _ => return None,
@@ -246,6 +251,7 @@ mod tests {
             (ledger(Phase::Started { at }), format!("{base} phase=started at=5")),
             (ledger(Phase::Waiting { since: at, until }), format!("{base} phase=waiting at=5 until=9")),
             (ledger(ended(Verdict::Shutdown)), format!("{base} phase=shutdown at=5 reason=a = b reason=c")),
+            (ledger(ended(Verdict::Completed)), format!("{base} phase=complete at=5 reason=a = b reason=c")),
             (ledger(ended(Verdict::Failed)), format!("{base} phase=failed at=5 reason=a = b reason=c")),
             (ledger(ended(Verdict::Rejected)), format!("{base} phase=rejected at=5 reason=a = b reason=c")),
         ];

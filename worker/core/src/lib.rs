@@ -18,9 +18,8 @@ mod step;
 mod words;
 
 pub use action::{Action, Verb};
-pub use found::{Container, Found, Ports, Presence, Severity, Sight, StopSent, Trouble};
+pub use found::{Container, Found, Image, Ports, Presence, Severity, Sight, StopSent, Trouble};
 pub use ledger::{DecodeLedgerError, Ledger, Phase, Verdict};
 pub use order::supersedes;
 pub use report::{is_worth_telling, report};
-pub use restart::RestartPolicy;
-pub use step::{Step, step};
+pub use step::{Step, pin, step};

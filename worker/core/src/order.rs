@@ -21,7 +21,19 @@ mod tests {
     fn said(attempt: u32, state: TaskState, removed: bool) -> TaskReport {
         let task = TaskId { service: ServiceId(Id(1)), number: 1 };
         let (since, reason) = (Timestamp(0), String::new());
-        TaskReport { task, attempt, state, since, reason, ready: false, exit: None, removed }
+        let (next_attempt, image) = (None, None);
+        TaskReport {
+            task,
+            attempt,
+            state,
+            since,
+            reason,
+            ready: false,
+            exit: None,
+            removed,
+            next_attempt,
+            image,
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! What managers and people are told of a task.
 
-use warren_types::{Bytes, Desired, Exit, TaskAssignment, TaskId, TaskReport, TaskState, Timestamp};
+use warren_types::{
+    Bytes, Desired, Exit, ImageDigest, TaskAssignment, TaskId, TaskReport, TaskState, Timestamp,
+};
 
-use crate::found::{Container, Found, Ports, Presence, Sight};
+use crate::found::{Container, Found, Image, Ports, Presence, Sight};
 use crate::ledger::Phase;
+use crate::step::pin;
 use crate::words;
 
 /// The task as it stands. `wanted` is `None` when nobody knows of the task any more.
@@ -21,6 +24,25 @@ pub fn report(task: TaskId, wanted: Option<&TaskAssignment>, found: &Found) -> T
         ready,
         exit: last_exit(found),
         removed: going && is_gone(found) && wanted.is_none_or(|wanted| wanted.desired == Desired::Remove),
+        next_attempt: if going { None } else { next_attempt(found) },
+        image: if going { None } else { wanted.and_then(|wanted| unsettled_image(wanted, found)) },
+    }
+}
+
+fn next_attempt(found: &Found) -> Option<Timestamp> {
+    match found.ledger.phase {
+        Phase::Waiting { until, .. } if !found.container.is_running() => Some(until),
+        _ => None,
+    }
+}
+
+/// What the image is here, as long as managers have not settled what it is for the whole revision.
+fn unsettled_image(wanted: &TaskAssignment, found: &Found) -> Option<ImageDigest> {
+    match &found.image {
+        Image::Present(digest) if wanted.digest.is_none() && found.ledger.verdict().is_none() => {
+            Some(digest.clone())
+        }
+        _ => None,
     }
 }
 
@@ -88,7 +110,7 @@ fn reason(wanted: Option<&TaskAssignment>, found: &Found, ready: bool) -> String
         Container::Running { .. } if ready => String::new(),
         Container::Running { .. } => stopping(wanted, found),
         Container::Stopped { exit, .. } => words::ending(Some(exit), limit),
-        Container::Absent | Container::Recorded | Container::Created => waiting(found, limit),
+        Container::Absent | Container::Recorded | Container::Created => waiting(wanted, found, limit),
     };
     with_trouble(said, found)
 }
@@ -105,7 +127,7 @@ fn stopping(wanted: Option<&TaskAssignment>, found: &Found) -> String {
     }
 }
 
-fn waiting(found: &Found, limit: Option<Bytes>) -> String {
+fn waiting(wanted: Option<&TaskAssignment>, found: &Found, limit: Option<Bytes>) -> String {
     let attempt = found.ledger.attempt;
     match found.ledger.phase {
         Phase::Waiting { until, .. } => {
@@ -116,7 +138,22 @@ fn waiting(found: &Found, limit: Option<Bytes>) -> String {
             format!("{}; attempt {attempt} is being started", words::ending(found.ledger.exit, limit))
         }
         Phase::Started { .. } => words::ending(None, limit),
+        Phase::Open if found.container == Container::Absent => preparing(wanted, found),
         Phase::Open | Phase::Ended { .. } => String::new(),
+    }
+}
+
+/// What a task that is on its way up waits for.
+fn preparing(wanted: Option<&TaskAssignment>, found: &Found) -> String {
+    let Some(wanted) = wanted.filter(|wanted| wanted.desired <= Desired::Running) else {
+        return String::new();
+    };
+    match &found.image {
+        Image::Arriving { said } => said.clone(),
+        Image::Present(_) if pin(wanted).is_none() => {
+            "has its image; waits until managers have noted which one the revision runs".to_string()
+        }
+        Image::Present(_) | Image::Unknown => String::new(),
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use warren_types::spec::DEFAULT_STOP_GRACE;
-use warren_types::{Desired, Exit, TaskAssignment, Timestamp};
+use warren_types::spec::{DEFAULT_STOP_GRACE, LONGEST_RESTART_DELAY};
+use warren_types::{Desired, Exit, ImageDigest, TaskAssignment, Timestamp};
 
-use crate::action::Action;
-use crate::found::{Container, Found, LONGEST_RETRY, Ports, Presence, Sight};
+use crate::action::{Action, Verb};
+use crate::found::{Container, Found, Image, LONGEST_RETRY, Ports, Presence, Sight};
 use crate::ledger::{Ledger, Phase, Verdict};
-use crate::restart::RestartPolicy;
+use crate::restart;
 use crate::words;
 
 /// A process that outlives SIGKILL (it hangs in the kernel) is killed again after this.
@@ -103,7 +103,7 @@ fn record(ledger: Ledger, found: &Found, now: Timestamp) -> Step {
 /// Makes again what an agent that died may have left undone around a process that runs.
 fn keep_running(task: &TaskAssignment, found: &Found, since: Timestamp, now: Timestamp) -> Step {
     let recorded = matches!(found.ledger.phase, Phase::Started { .. });
-    let keep = RestartPolicy::DEFAULT.kept_starts();
+    let keep = restart::kept_starts(&task.spec.restart);
     let serving = task.ports.is_empty() || found.ports == Ports::Serving;
     let todo = [
         (found.network != Presence::Present).then_some(Action::EnsureNetwork),
@@ -128,7 +128,7 @@ fn after_exit(task: &TaskAssignment, found: &Found, exit: Exit, at: Timestamp, n
 }
 
 fn follow(task: &TaskAssignment, found: &Found, exit: Option<Exit>, at: Timestamp) -> Ledger {
-    RestartPolicy::DEFAULT.after_end(&found.ledger, exit, at, task.spec.limits.memory)
+    restart::after_end(&task.spec.restart, &found.ledger, exit, at, task.spec.limits.memory)
 }
 
 fn next_attempt(task: &TaskAssignment, found: &Found, now: Timestamp) -> Step {
@@ -138,7 +138,7 @@ fn next_attempt(task: &TaskAssignment, found: &Found, now: Timestamp) -> Step {
     match found.ledger.phase {
         // A process that was started and is not there any more is lost.
         Phase::Started { .. } => record(follow(task, found, None, now), found, now),
-        Phase::Waiting { until, .. } => match when(until, now, RestartPolicy::DEFAULT.longest_delay) {
+        Phase::Waiting { until, .. } => match when(until, now, LONGEST_RESTART_DELAY) {
             Due::Now => record(found.ledger.opened(), found, now),
             Due::At(moment) => Step::WaitUntil(moment),
         },
@@ -146,13 +146,33 @@ fn next_attempt(task: &TaskAssignment, found: &Found, now: Timestamp) -> Step {
     }
 }
 
+/// What the task's image is to be, as soon as that is settled for its whole revision: by managers, or by the
+/// reference itself.
+pub fn pin(task: &TaskAssignment) -> Option<ImageDigest> {
+    let named = || task.spec.image.as_str().rsplit_once('@').and_then(|(_, digest)| digest.parse().ok());
+    task.digest.clone().or_else(named)
+}
+
+/// The image first, since it may take long; the rest while managers settle what the image is for all.
 fn prepare_and_start(task: &TaskAssignment, found: &Found, now: Timestamp) -> Step {
-    let action = if found.network != Presence::Present {
+    let pin = pin(task);
+    // A record keeps what it was made from. One that no container could be made of may lack its image.
+    let needs_image =
+        found.container == Container::Absent || found.troubles.contains_key(&Verb::EnsureContainer);
+    let has_image = match &found.image {
+        Image::Present(digest) => pin.as_ref().is_none_or(|pin| pin == digest),
+        Image::Unknown | Image::Arriving { .. } => false,
+    };
+    let action = if needs_image && !has_image {
+        Action::EnsureImage
+    } else if found.network != Presence::Present {
         Action::EnsureNetwork
     } else if found.files != Presence::Present {
         Action::EnsureFiles
     } else if !task.ports.is_empty() && found.ports != Ports::Held {
         Action::HoldPorts
+    } else if found.container == Container::Absent && pin.is_none() {
+        return Step::Settled;
     } else if found.container != Container::Created {
         Action::EnsureContainer
     } else if task.desired == Desired::Running {

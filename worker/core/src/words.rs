@@ -2,22 +2,10 @@
 
 use std::time::Duration;
 
-use warren_types::{Bytes, Exit, Timestamp};
+use warren_types::{Bytes, Exit, Signal, Timestamp};
 
-/// Signals that end processes in practice, by number (Linux, all architectures that Warren runs on).
-const SIGNALS: [(i32, &str); 11] = [
-    (1, "SIGHUP"),
-    (2, "SIGINT"),
-    (3, "SIGQUIT"),
-    (4, "SIGILL"),
-    (6, "SIGABRT"),
-    (7, "SIGBUS"),
-    (8, "SIGFPE"),
-    (9, "SIGKILL"),
-    (11, "SIGSEGV"),
-    (13, "SIGPIPE"),
-    (15, "SIGTERM"),
-];
+/// Added to a signal's number it is the exit code of a process that the signal ended (POSIX shells, containerd).
+const ENDED_BY_SIGNAL: i32 = 128;
 
 /// How an attempt ended. `None`: the process is gone and nobody knows how it ended.
 pub fn ending(exit: Option<Exit>, memory_limit: Option<Bytes>) -> String {
@@ -25,8 +13,8 @@ pub fn ending(exit: Option<Exit>, memory_limit: Option<Bytes>) -> String {
         return "its process is gone and left no exit status (was the machine restarted, or its shim killed?)"
             .into();
     };
-    let said = match SIGNALS.iter().find(|(number, _)| code == 128 + number) {
-        Some((number, name)) => format!("ended by signal {number} ({name})"),
+    let said = match code.checked_sub(ENDED_BY_SIGNAL).and_then(Signal::from_number) {
+        Some(signal) => format!("killed by signal {} ({signal})", signal.number()),
         None => format!("exited with code {code}"),
     };
     match (out_of_memory, memory_limit) {
@@ -66,11 +54,12 @@ mod tests {
     fn ends_are_told_apart() {
         check(Some((0, false)), None, "exited with code 0");
         check(Some((1, false)), None, "exited with code 1");
-        check(Some((130, false)), None, "ended by signal 2 (SIGINT)");
-        check(Some((137, false)), None, "ended by signal 9 (SIGKILL)");
+        check(Some((130, false)), None, "killed by signal 2 (SIGINT)");
+        check(Some((137, false)), None, "killed by signal 9 (SIGKILL)");
+        check(Some((128, false)), None, "exited with code 128");
         check(Some((255, false)), None, "exited with code 255");
         let limit = Some(Bytes(64 << 20));
-        let wanted = "ran out of memory (limit 64MiB; raise limits.memory): ended by signal 9 (SIGKILL)";
+        let wanted = "ran out of memory (limit 64MiB; raise limits.memory): killed by signal 9 (SIGKILL)";
         check(Some((137, true)), limit, wanted);
         assert!(ending(None, None).contains("left no exit status"));
     }

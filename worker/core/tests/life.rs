@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use warren_task::{
-    Action, Container, Found, Ledger, Phase, Presence, Severity, Sight, Step, report, step, supersedes,
+    Action, Container, Found, Ledger, Phase, Presence, Severity, Sight, Step, Verdict, report, step,
+    supersedes,
 };
+use warren_types::spec::{RestartCondition, RestartPolicy};
 use warren_types::{
-    Desired, Exit, Id, Protocol, PublishMode, PublishedPort, ServiceId, TaskAssignment, TaskId, TaskReport,
-    TaskSpec, Timestamp,
+    Desired, Exit, Id, ImageDigest, Protocol, PublishMode, PublishedPort, ServiceId, TaskAssignment, TaskId,
+    TaskReport, TaskSpec, Timestamp,
 };
 
 /// What is really there. It outlives the agent, but for the ports, which the agent's own process holds.
@@ -19,6 +21,12 @@ use warren_types::{
 struct World {
     container: Container,
     label: Option<Ledger>,
+    /// What the image is that is here.
+    image: Option<ImageDigest>,
+    /// What the registry says now.
+    registry: ImageDigest,
+    /// What the container was made of.
+    made_of: Option<ImageDigest>,
     network: bool,
     files: bool,
     serving: bool,
@@ -44,6 +52,12 @@ enum Event {
     Passes(u64),
     LosesProcess,
     Stumbles,
+    /// The image is deleted from the node.
+    LosesImage,
+    /// The tag gets another meaning.
+    Moves,
+    /// Managers settle what the image is: what this node said, or what another did.
+    Settles(bool),
 }
 
 struct Play {
@@ -55,18 +69,21 @@ struct Play {
 }
 
 impl Play {
-    fn new(deaf: bool) -> Self {
+    fn new(deaf: bool, condition: RestartCondition) -> Self {
         let now = Timestamp(1_000_000);
         let world = World {
             container: Container::Absent,
             label: None,
+            image: None,
+            registry: digest('a'),
+            made_of: None,
             network: false,
             files: false,
             serving: false,
             deaf,
             starts: 0,
         };
-        Self { world, found: Found::new(now), task: task(), now, highest: None }
+        Self { world, found: Found::new(now), task: task(condition), now, highest: None }
     }
 
     /// Does the effect of `action`; the asserts are what must never be asked of a node.
@@ -74,6 +91,9 @@ impl Play {
         let world = &mut self.world;
         match action {
             Action::Inspect => (),
+            Action::EnsureImage => {
+                world.image = Some(self.task.digest.clone().unwrap_or_else(|| world.registry.clone()));
+            }
             Action::EnsureNetwork => world.network = true,
             Action::EnsureFiles => world.files = true,
             Action::HoldPorts | Action::ReleasePorts => world.serving = false,
@@ -85,7 +105,9 @@ impl Play {
                 assert!(world.network && world.files, "a container without its surroundings");
                 assert!(!world.container.is_running(), "made while it runs");
                 if matches!(world.container, Container::Absent) {
-                    world.label = Some(Ledger::first());
+                    let settled = self.task.digest.clone();
+                    assert!(settled.is_some(), "made before it was settled of what");
+                    (world.label, world.made_of) = (Some(Ledger::first()), settled);
                 }
                 world.container = Container::Created;
             }
@@ -139,6 +161,14 @@ impl Play {
             assert_eq!(step(Some(&self.task), &self.found, self.now), answer, "asked twice");
             return answer;
         };
+        let fate = match (action, fate) {
+            // Nothing can be made of an image that is not here.
+            (Action::EnsureContainer, Fate::Succeeds | Fate::FailsAfter) if self.lacks_image() => {
+                Fate::FailsBefore
+            }
+            (Action::EnsureContainer, Fate::CrashesAfter) if self.lacks_image() => Fate::CrashesBefore,
+            (_, fate) => fate,
+        };
         if matches!(fate, Fate::Succeeds | Fate::FailsAfter | Fate::CrashesAfter) {
             self.effect(action);
         }
@@ -149,6 +179,9 @@ impl Play {
         match fate {
             Fate::Succeeds if *action == Action::Inspect => {
                 self.found.inspected(self.world.container, self.world.label.clone());
+            }
+            Fate::Succeeds if *action == Action::EnsureImage => {
+                self.found.obtained(self.world.image.clone().unwrap());
             }
             Fate::Succeeds => {
                 let stale = self.found.sight != Sight::Fresh;
@@ -164,6 +197,11 @@ impl Play {
         }
         self.tell();
         answer
+    }
+
+    fn lacks_image(&self) -> bool {
+        let wanted = self.world.made_of.as_ref().or(self.task.digest.as_ref());
+        wanted.is_none() || self.world.image.as_ref() != wanted
     }
 
     /// Keeps the highest report, as a manager does.
@@ -200,7 +238,21 @@ impl Play {
                 self.found.overtaken();
                 self.found.distrust_surroundings();
             }
+            Event::LosesImage => self.world.image = None,
+            Event::Moves => self.world.registry = digest('b'),
+            Event::Settles(by_another) => {
+                let said = self.highest.as_ref().and_then(|said| said.image.clone());
+                let settled = if *by_another { Some(digest('c')) } else { said };
+                self.task.digest = self.task.digest.take().or(settled);
+            }
         }
+    }
+
+    /// Managers do their part.
+    fn settles(&mut self) -> bool {
+        let before = self.task.digest.clone();
+        self.meet(&Event::Settles(false));
+        before != self.task.digest
     }
 
     /// Without further faults the task comes to rest; time passes only as far as `step` asks for.
@@ -212,6 +264,7 @@ impl Play {
                     assert!(moment > self.now, "waits for what is past");
                     self.now = moment;
                 }
+                Step::Settled if self.settles() => (),
                 Step::Settled => return,
             }
         }
@@ -223,8 +276,14 @@ impl Play {
         let ended = self.found.ledger.verdict().is_some();
         match self.task.desired {
             Desired::Remove => assert!(said.removed && self.is_empty(), "{:?}", self.world),
+            // The agent died and forgot that it had rejected the task. Managers did not, and do not listen.
+            Desired::Ready | Desired::Running if !ended && self.task.digest.is_none() => {
+                assert!(self.highest.as_ref().unwrap().state.is_terminal());
+                assert_eq!(self.world.container, Container::Absent);
+            }
             Desired::Running if !ended => {
                 assert!(said.ready && self.world.serving && self.world.container.is_running());
+                assert_eq!(self.world.made_of, self.task.digest, "made of another image");
                 assert!(matches!(self.found.ledger.phase, Phase::Started { .. }));
             }
             Desired::Ready if !ended => assert_eq!(self.world.container, Container::Created),
@@ -233,11 +292,19 @@ impl Play {
                 assert!(said.state.is_terminal() && !self.world.serving && !self.world.network);
             }
         }
+        if self.found.ledger.verdict() == Some(Verdict::Completed) {
+            assert_ne!(self.task.spec.restart.condition, RestartCondition::Any, "it was to go on");
+            assert_eq!(self.found.ledger.exit, Some(Exit { code: 0, out_of_memory: false }));
+        }
         assert_ne!(self.found.network, Presence::Unknown);
     }
 }
 
-fn task() -> TaskAssignment {
+fn digest(digit: char) -> ImageDigest {
+    format!("sha256:{}", digit.to_string().repeat(64)).parse().unwrap()
+}
+
+fn task(condition: RestartCondition) -> TaskAssignment {
     let port = PublishedPort {
         host_ip: None,
         host_port: 8080,
@@ -250,7 +317,11 @@ fn task() -> TaskAssignment {
         service: "web".parse().unwrap(),
         slot: 1,
         revision: 1,
-        spec: TaskSpec::new("demo:1".parse().unwrap()),
+        spec: TaskSpec {
+            restart: RestartPolicy { condition, ..RestartPolicy::default() },
+            ..TaskSpec::new("demo:1".parse().unwrap())
+        },
+        digest: None,
         ports: vec![port],
         address: [10, 210, 0, 2].into(),
         desired: Desired::Ready,
@@ -267,6 +338,10 @@ fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
+fn condition() -> impl Strategy<Value = RestartCondition> {
+    prop::sample::select(RestartCondition::ALL.to_vec())
+}
+
 fn event(refusals: u32) -> impl Strategy<Value = Event> {
     let desired = prop_oneof![
         8 => Just(Desired::Running),
@@ -281,11 +356,14 @@ fn event(refusals: u32) -> impl Strategy<Value = Event> {
         4 => (0..400u64).prop_map(Event::Passes),
         1 => Just(Event::LosesProcess),
         1 => Just(Event::Stumbles),
+        1 => Just(Event::LosesImage),
+        1 => Just(Event::Moves),
+        2 => any::<bool>().prop_map(Event::Settles),
     ]
 }
 
-fn run(deaf: bool, events: &[Event]) -> Play {
-    let mut play = Play::new(deaf);
+fn run(deaf: bool, condition: RestartCondition, events: &[Event]) -> Play {
+    let mut play = Play::new(deaf, condition);
     for event in events {
         play.meet(event);
     }
@@ -300,8 +378,12 @@ proptest! {
     /// Whatever happened, a task comes to rest as wanted, is at rest the second time, and its last report is
     /// one that a manager does not drop.
     #[test]
-    fn a_task_always_comes_to_rest(deaf: bool, events in prop::collection::vec(event(0), 0..80)) {
-        let mut play = run(deaf, &events);
+    fn a_task_always_comes_to_rest(
+        deaf: bool,
+        condition in condition(),
+        events in prop::collection::vec(event(0), 0..80),
+    ) {
+        let mut play = run(deaf, condition, &events);
         let last = report(play.task.id, Some(&play.task), &play.found);
         let kept = play.highest.clone().unwrap();
         // An agent that crashed after the record was gone does not know the attempts any more.
@@ -316,7 +398,7 @@ proptest! {
     /// Where everything fails, the tries become rare: no number of things to do makes a task spin.
     #[test]
     fn failures_do_not_spin(deaf: bool, events in prop::collection::vec(event(0), 0..40), crash: bool) {
-        let mut play = Play::new(deaf);
+        let mut play = Play::new(deaf, RestartCondition::Any);
         for event in &events {
             play.meet(event);
         }
@@ -337,8 +419,12 @@ proptest! {
 
     /// Also when actions are refused for good; and once removed, nothing is left.
     #[test]
-    fn nothing_is_left_of_a_removed_task(deaf: bool, events in prop::collection::vec(event(3), 0..80)) {
-        let mut play = run(deaf, &events);
+    fn nothing_is_left_of_a_removed_task(
+        deaf: bool,
+        condition in condition(),
+        events in prop::collection::vec(event(3), 0..80),
+    ) {
+        let mut play = run(deaf, condition, &events);
         play.meet(&Event::Desires(Desired::Remove));
         play.settle();
         play.at_rest();
@@ -349,7 +435,7 @@ proptest! {
     /// counts an attempt too many.
     #[test]
     fn a_crash_between_two_actions_changes_nothing(crash_after in 0..20usize, after: bool) {
-        let mut play = Play::new(false);
+        let mut play = Play::new(false, RestartCondition::Any);
         play.meet(&Event::Desires(Desired::Running));
         for _ in 0..crash_after {
             play.act(Fate::Succeeds);

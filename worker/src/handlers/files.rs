@@ -4,10 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use warren_network::files::{HostResolver, TaskFiles, ensure_files};
-use warren_types::{ServiceName, TaskAssignment, TaskId};
+use warren_types::{TaskAssignment, TaskId};
 
 /// Longest host name that Linux takes (`HOST_NAME_MAX`, uname(2)), less one to be a DNS label.
 const MAX_HOSTNAME: usize = 63;
+
+/// Directories that one sweep removes: a log may take a while to go, and the next sweep is soon.
+const SWEEP: usize = 100;
 
 /// The directories of all tasks: `<root>/<task id>/`.
 #[derive(Debug, Clone)]
@@ -21,6 +24,8 @@ pub(crate) struct Directories {
 pub(crate) enum FilesError {
     #[error(transparent)]
     Write(#[from] warren_network::Error),
+    #[error("cannot make {path}: {source}")]
+    Make { path: PathBuf, source: io::Error },
     #[error("cannot remove {path}: {source}")]
     Remove { path: PathBuf, source: io::Error },
     #[error("cannot list {path}: {source}")]
@@ -37,15 +42,19 @@ impl Directories {
         self.root.join(task.to_string())
     }
 
-    /// Where the container's output goes.
+    /// The directory of the container's output.
     pub fn log(&self, task: &TaskId) -> PathBuf {
-        self.path(task).join("output.log")
+        self.path(task).join("output")
     }
 
     /// Writes the task's files, as far as they are not right already.
     pub async fn ensure(&self, task: &TaskAssignment) -> Result<TaskFiles, FilesError> {
-        let name = hostname(&task.service, task.slot);
-        Ok(ensure_files(&self.path(&task.id), &name, task.address, &self.resolver).await?)
+        let further = task.spec.hosts.iter().map(|host| (host.name.clone(), host.address));
+        let (name, further) = (hostname(task), further.collect::<Vec<_>>());
+        let log = self.log(&task.id);
+        tokio::fs::create_dir_all(&log).await.map_err(|source| FilesError::Make { path: log, source })?;
+        let directory = self.path(&task.id);
+        Ok(ensure_files(&directory, &name, task.address, &further, &self.resolver).await?)
     }
 
     /// Removes everything of the task, its log included.
@@ -53,9 +62,9 @@ impl Directories {
         remove(&self.path(task)).await
     }
 
-    /// Removes the directories of tasks that the node does not have; says how many that were. `has` is asked
-    /// for each directory that was found, so that a task must be known before its directory is made. What is
-    /// not named like a task is left alone.
+    /// Removes the directories of tasks that the node does not have, some at a time; says how many that were.
+    /// `has` is asked for each directory that was found, so that a task must be known before its directory is
+    /// made. What is not named like a task is left alone.
     pub async fn sweep(&self, has: impl Fn(&TaskId) -> bool) -> Result<usize, FilesError> {
         let listing = |source| FilesError::List { path: self.root.clone(), source };
         let mut entries = match tokio::fs::read_dir(&self.root).await {
@@ -69,6 +78,9 @@ impl Directories {
             if task.is_some_and(|task| !has(&task)) {
                 remove(&entry.path()).await?;
                 removed += 1;
+                if removed == SWEEP {
+                    break;
+                }
             }
         }
         Ok(removed)
@@ -84,11 +96,15 @@ async fn remove(path: &Path) -> Result<(), FilesError> {
     }
 }
 
-/// The task's name inside its container: `web-3`. A service's name that is too long for that loses its end.
-pub(crate) fn hostname(service: &ServiceName, slot: u32) -> String {
-    let slot = format!("-{slot}");
+/// The task's name inside its container: the wanted one, or `web-3`, where a service's name that is too long for
+/// that loses its end.
+pub(crate) fn hostname(task: &TaskAssignment) -> String {
+    if let Some(wanted) = &task.spec.hostname {
+        return wanted.clone();
+    }
+    let slot = format!("-{}", task.slot);
     let room = MAX_HOSTNAME - slot.len();
-    let service = service.as_str();
+    let service = task.service.as_str();
     // A service's name is ASCII, so that every place is a character's.
     let service = service[..service.len().min(room)].trim_end_matches('-');
     format!("{service}{slot}")
@@ -96,6 +112,8 @@ pub(crate) fn hostname(service: &ServiceName, slot: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use warren_types::HostEntry;
+
     use super::*;
     use crate::samples::{task, task_id};
 
@@ -103,10 +121,14 @@ mod tests {
     async fn a_directory_comes_and_goes_with_its_task() {
         let dir = tempfile::tempdir().unwrap();
         let directories = Directories::new(dir.path().join("tasks"));
-        let files = directories.ensure(&task(1)).await.unwrap();
-        assert_eq!(directories.ensure(&task(1)).await.unwrap(), files);
+        let mut wanted = task(1);
+        wanted.spec.hosts = vec![HostEntry { name: "db".into(), address: [192, 0, 2, 7].into() }];
+        let files = directories.ensure(&wanted).await.unwrap();
+        assert_eq!(directories.ensure(&wanted).await.unwrap(), files);
+        let hosts = std::fs::read_to_string(&files.hosts).unwrap();
+        assert!(hosts.ends_with("10.210.0.2\tweb-1\n192.0.2.7\tdb\n"), "{hosts}");
         assert_eq!(std::fs::read_to_string(&files.hostname).unwrap(), "web-1\n");
-        std::fs::write(directories.log(&task_id(1)), "said").unwrap();
+        std::fs::write(directories.log(&task_id(1)).join("1"), "said").unwrap();
         directories.remove(&task_id(1)).await.unwrap();
         directories.remove(&task_id(1)).await.unwrap();
         assert_eq!(std::fs::read_dir(dir.path().join("tasks")).unwrap().count(), 0);
@@ -129,8 +151,12 @@ mod tests {
 
     #[test]
     fn host_names_fit() {
-        let name = |service: &str, slot| hostname(&service.parse().unwrap(), slot);
+        let of = |service: &str, slot| TaskAssignment { service: service.parse().unwrap(), slot, ..task(1) };
+        let name = |service: &str, slot| hostname(&of(service, slot));
         assert_eq!(name("web", 3), "web-3");
+        let mut said = task(1);
+        said.spec.hostname = Some("db.example".into());
+        assert_eq!(hostname(&said), "db.example");
         let long = name(&format!("{}-{}", "a".repeat(60), "bb"), 10);
         assert_eq!(long, format!("{}-10", "a".repeat(60)));
         assert!(name(&"a".repeat(63), u32::MAX).len() <= MAX_HOSTNAME);

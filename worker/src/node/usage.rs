@@ -50,8 +50,13 @@ impl Meter {
         let cpu = before.map_or(MilliCpu(0), |(then, ticks)| {
             milli_cpu(busy.saturating_sub(ticks), now.duration_since(then).as_millis())
         });
-        let disk = super::disk(&self.data_dir);
+        let disk = self.disk();
         Usage { cpu, memory: memory.map_or(Bytes(0), |memory| memory.used), disk }
+    }
+
+    /// The file system that is watched; `None` when it cannot be asked.
+    pub fn disk(&self) -> Option<Disk> {
+        super::disk(&self.data_dir)
     }
 }
 

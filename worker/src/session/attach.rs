@@ -1,34 +1,53 @@
 //! Streams that a manager asked this node to dial out for.
+//!
+//! Each is a call of its own over the session's connection. It ends when its work is done, when the manager
+//! leaves it, or with the session. Start reading at [`Streams::open`].
 
-use std::io;
+mod images;
+mod import;
+mod logs;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::io::StreamReader;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use warren_proto::v1;
+use warren_proto::v1::open::Purpose;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::stream_frame::Frame;
 
+use crate::garbage::Shelf;
 use crate::session::Import;
 use crate::session::link::MAX_FRAME;
 
+pub(crate) use logs::TaskLogs;
+
 /// To open the stream.
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
-/// A sender that says nothing for this long is gone.
-const IDLE_DEADLINE: Duration = Duration::from_secs(30);
 /// A receiver that takes nothing for this long is gone.
 const SEND_DEADLINE: Duration = Duration::from_secs(30);
 /// Frames that wait, in either direction.
 const QUEUE: usize = 8;
-/// Progress is told this often while the archive arrives.
-const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+/// Frames of lines that wait. Each is large, and of these streams there are many.
+const LOG_QUEUE: usize = 2;
+/// Images that come at once: each is bound by network and disk, and may take an hour.
+const MAX_TRANSFERS: usize = 4;
+/// Logs that are read at once. Each may be followed for as long as somebody likes, by several people.
+const MAX_LOGS: usize = 256;
+/// Questions that are answered at once, which takes seconds.
+const MAX_QUESTIONS: usize = 8;
+
+/// What streams are about.
+pub(crate) struct Services {
+    pub import: Import,
+    pub logs: TaskLogs,
+    pub shelf: Arc<Shelf>,
+}
 
 /// Why a stream came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -37,137 +56,173 @@ enum StreamError {
     NotOpened,
     #[error("the manager refused the stream: {}", .0.message())]
     Refused(Status),
-    #[error("the stream broke: {}", .0.message())]
-    Broken(Status),
-    #[error("the manager sent nothing for {IDLE_DEADLINE:?}")]
-    Idle,
-    #[error("the stream ended before everything had arrived")]
-    Cut,
-    #[error("the sender gave up: {0}")]
-    SenderFailed(String),
-    #[error("a frame that does not belong into an import")]
-    Unexpected,
     #[error("the manager took no frame for {SEND_DEADLINE:?}")]
     Stuck,
+    #[error("the manager left")]
+    Left,
 }
 
-/// Receives an archive, has its images stored, and tells the manager what they are.
-pub(super) async fn import(client: SessionsClient<Channel>, stream_id: String, import: Import) {
-    match run_import(client, stream_id.clone(), import).await {
-        Ok(()) => tracing::info!(stream_id, "imported images"),
-        Err(error) => tracing::warn!(stream_id, %error, "import came to nothing"),
-    }
-}
-
-async fn run_import(
+/// The streams of one session; they end with it.
+pub(super) struct Streams {
     client: SessionsClient<Channel>,
-    stream_id: String,
-    import: Import,
-) -> Result<(), StreamError> {
-    let (frames, queue) = mpsc::channel(QUEUE);
-    let out = Outbound { frames };
-    out.send(Frame::StreamId(stream_id)).await?;
-    let mut client = client.max_decoding_message_size(MAX_FRAME);
-    let opened = timeout(OPEN_DEADLINE, client.attach(ReceiverStream::new(queue))).await;
-    let mut inbound = opened.map_err(|_| StreamError::NotOpened)?.map_err(StreamError::Refused)?.into_inner();
-    let result = store(&mut inbound, &out, import).await;
-    let told = tell(&out, result?).await;
-    drop(out);
-    // Dropping the answer's stream would cancel the call, and with it what was said last.
-    let end = async { while let Ok(Some(_)) = inbound.message().await {} };
-    timeout(SEND_DEADLINE, end).await.map_err(|_| StreamError::Stuck)?;
-    told
+    services: Arc<Services>,
+    transfers: JoinSet<()>,
+    logs: JoinSet<()>,
+    questions: JoinSet<()>,
 }
 
-/// Feeds what arrives to the import until it has ended. `Err` within is what the manager is told.
-async fn store(
-    inbound: &mut Streaming<v1::StreamFrame>,
-    out: &Outbound,
-    import: Import,
-) -> Result<Result<Vec<warren_image::Imported>, String>, StreamError> {
-    let (chunks, arriving) = mpsc::channel(QUEUE);
-    let received = Arc::new(AtomicU64::new(0));
-    let storing = import(Box::new(StreamReader::new(ReceiverStream::new(arriving))));
-    let receiving = receive(inbound, chunks, Arc::clone(&received));
-    tokio::pin!(storing, receiving);
-    let mut progress = tokio::time::interval(PROGRESS_EVERY);
-    let mut arrived = false;
-    let so_far = || Frame::ReceivedBytes(received.load(Ordering::Relaxed));
-    loop {
-        tokio::select! {
-            // An import that fails early does not want the rest.
-            result = &mut storing => return Ok(result.map_err(|error| error.to_string())),
-            end = &mut receiving, if !arrived => match end {
-                Ok(()) => {
-                    arrived = true;
-                    out.send(so_far()).await?;
-                }
-                Err(error) => return Ok(Err(error.to_string())),
-            },
-            _ = progress.tick(), if !arrived => out.send(so_far()).await?,
-        }
+impl Streams {
+    pub fn new(client: SessionsClient<Channel>, services: Arc<Services>) -> Self {
+        let client = client.max_decoding_message_size(MAX_FRAME);
+        let (transfers, logs, questions) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        Self { client, services, transfers, logs, questions }
     }
-}
 
-async fn tell(
-    out: &Outbound,
-    result: Result<Vec<warren_image::Imported>, String>,
-) -> Result<(), StreamError> {
-    let imported = match result {
-        Ok(imported) => imported,
-        Err(reason) => return out.send(Frame::Failed(reason)).await,
-    };
-    for image in imported {
-        let frame = v1::ImportedImageFrame {
-            reference: image.reference.to_string(),
-            digest: image.digest.to_string(),
-            size_bytes: image.size,
-        };
-        out.send(Frame::Imported(frame)).await?;
-    }
-    out.send(Frame::Done(v1::StreamDone {})).await
-}
-
-/// Passes the archive on until the sender says that it is complete. Bytes that end without that word are an
-/// error of the archive's reader, never an end.
-async fn receive(
-    inbound: &mut Streaming<v1::StreamFrame>,
-    chunks: mpsc::Sender<io::Result<Bytes>>,
-    received: Arc<AtomicU64>,
-) -> Result<(), StreamError> {
-    let end = loop {
-        let frame = match timeout(IDLE_DEADLINE, inbound.message()).await {
-            Err(_) => break StreamError::Idle,
-            Ok(Err(status)) => break StreamError::Broken(status),
-            Ok(Ok(None)) => break StreamError::Cut,
-            Ok(Ok(Some(frame))) => frame.frame,
-        };
-        match frame {
-            Some(Frame::Data(bytes)) => {
-                received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                // A reader that is gone has its own reason, which is told instead.
-                if chunks.send(Ok(bytes)).await.is_err() {
-                    std::future::pending::<()>().await;
-                }
+    /// Dials out for what the manager asked for. `Err` says why not, in words for people.
+    pub fn open(&mut self, open: v1::Open) -> Result<(), String> {
+        let v1::Open { stream_id: id, purpose } = open;
+        let (client, services) = (self.client.clone(), Arc::clone(&self.services));
+        match purpose {
+            Some(Purpose::ImportImage(v1::ImportImage {})) => {
+                let place = take_place(&mut self.transfers, MAX_TRANSFERS, "images on their way")?;
+                place.spawn(async move {
+                    log_end("import", &id, import::import(client, &id, &services.import).await);
+                });
             }
-            Some(Frame::End(v1::EndOfData {})) => return Ok(()),
-            Some(Frame::Failed(reason)) => break StreamError::SenderFailed(reason),
-            _ => break StreamError::Unexpected,
+            Some(Purpose::PullImage(wish)) => {
+                let place = take_place(&mut self.transfers, MAX_TRANSFERS, "images on their way")?;
+                place.spawn(async move {
+                    let work = |out| async move { images::pull(&services.shelf, &wish, &out).await };
+                    log_end("pull", &id, answer(client, &id, QUEUE, work).await);
+                });
+            }
+            Some(Purpose::ReadLogs(wish)) => {
+                let place = take_place(&mut self.logs, MAX_LOGS, "logs being read")?;
+                place.spawn(async move {
+                    let work = |out| async move { logs::read(&services.logs, &wish, &out).await };
+                    log_end("logs", &id, answer(client, &id, LOG_QUEUE, work).await);
+                });
+            }
+            Some(Purpose::ListImages(v1::ListImages {})) => {
+                let place = take_place(&mut self.questions, MAX_QUESTIONS, "lists under way")?;
+                place.spawn(async move {
+                    let work = |out| async move { images::list(&services.shelf, &out).await };
+                    log_end("list", &id, answer(client, &id, QUEUE, work).await);
+                });
+            }
+            Some(Purpose::PruneImages(wish)) => {
+                let place = take_place(&mut self.questions, MAX_QUESTIONS, "lists under way")?;
+                place.spawn(async move {
+                    let work = |out| async move { images::prune(&services.shelf, &wish, &out).await };
+                    log_end("prune", &id, answer(client, &id, QUEUE, work).await);
+                });
+            }
+            None => {
+                return Err(
+                    "this version of the node does not know what the stream is for; upgrade it".into()
+                );
+            }
         }
+        Ok(())
+    }
+}
+
+/// Where one more stream of a kind runs.
+fn take_place<'a>(
+    streams: &'a mut JoinSet<()>,
+    most: usize,
+    what: &str,
+) -> Result<&'a mut JoinSet<()>, String> {
+    while streams.try_join_next().is_some() {}
+    if streams.len() >= most {
+        return Err(format!("this node has {most} {what} already; try again when one of them has ended"));
+    }
+    Ok(streams)
+}
+
+fn log_end(kind: &str, stream_id: &str, ended: Result<(), StreamError>) {
+    match ended {
+        Ok(()) => tracing::debug!(kind, stream_id, "a stream ended"),
+        Err(StreamError::Left) => tracing::debug!(kind, stream_id, "the manager left a stream"),
+        Err(error) => tracing::warn!(kind, stream_id, %error, "a stream came to nothing"),
+    }
+}
+
+/// Both directions of a stream.
+struct Attachment {
+    inbound: Streaming<v1::StreamFrame>,
+    out: Outbound,
+}
+
+impl Attachment {
+    /// Dials; at most `queue` frames wait to be sent.
+    async fn open(
+        mut client: SessionsClient<Channel>,
+        stream_id: &str,
+        queue: usize,
+    ) -> Result<Self, StreamError> {
+        let (frames, waiting) = mpsc::channel(queue);
+        let out = Outbound { frames };
+        out.send(Frame::StreamId(stream_id.to_owned())).await?;
+        let opened = timeout(OPEN_DEADLINE, client.attach(ReceiverStream::new(waiting))).await;
+        let opened = opened.map_err(|_| StreamError::NotOpened)?.map_err(StreamError::Refused)?;
+        Ok(Self { inbound: opened.into_inner(), out })
+    }
+
+    /// Says how it ended, and waits until the manager has heard it: to drop the answer's stream would cancel the
+    /// call, and with it what was said last.
+    async fn finish(self, result: Result<(), String>) -> Result<(), StreamError> {
+        let Self { mut inbound, out } = self;
+        out.send(result.map_or_else(Frame::Failed, |()| Frame::Done(v1::StreamDone {}))).await?;
+        drop(out);
+        timeout(SEND_DEADLINE, left(&mut inbound)).await.map_err(|_| StreamError::Stuck)
+    }
+}
+
+/// Until the manager has ended the stream.
+async fn left(inbound: &mut Streaming<v1::StreamFrame>) {
+    while let Ok(Some(_)) = inbound.message().await {}
+}
+
+/// Answers over a stream on which the manager has nothing to say. `work` is dropped when the manager leaves; `Ok`
+/// of it is what the manager is told last.
+async fn answer<F>(
+    client: SessionsClient<Channel>,
+    stream_id: &str,
+    queue: usize,
+    work: impl FnOnce(Outbound) -> F,
+) -> Result<(), StreamError>
+where
+    F: Future<Output = Result<Result<(), String>, StreamError>>,
+{
+    let mut attachment = Attachment::open(client, stream_id, queue).await?;
+    let work = work(attachment.out.clone());
+    let result = tokio::select! {
+        result = work => result?,
+        () = left(&mut attachment.inbound) => return Err(StreamError::Left),
     };
-    chunks.send(Err(io::Error::other(end.to_string()))).await.ok();
-    Err(end)
+    attachment.finish(result).await
 }
 
 /// This end's frames. The manager reads the last one before the stream is closed, since the queue is
 /// drained.
+#[derive(Clone)]
 struct Outbound {
     frames: mpsc::Sender<v1::StreamFrame>,
 }
 
 impl Outbound {
     async fn send(&self, frame: Frame) -> Result<(), StreamError> {
+        timeout(SEND_DEADLINE, self.send_patiently(frame)).await.map_err(|_| StreamError::Stuck)?
+    }
+
+    /// As [`Outbound::send`], for a reader that may take its time: a person who pages through lines. A manager
+    /// that is gone is noticed by the session.
+    async fn send_patiently(&self, frame: Frame) -> Result<(), StreamError> {
         let frame = v1::StreamFrame { frame: Some(frame) };
-        self.frames.send_timeout(frame, SEND_DEADLINE).await.map_err(|_| StreamError::Stuck)
+        self.frames.send(frame).await.map_err(|_| StreamError::Left)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -16,9 +15,11 @@ use warren_proto::v1::worker_frame::Frame;
 use warren_types::id::ParseIdError;
 use warren_types::{Assignment, NodeSettings, TaskAssignment, TaskId, Violations};
 
+use crate::certificate::removal;
 use crate::node;
+use crate::session::attach::Streams;
 use crate::session::pulse::{Line, Pulse, PulseError};
-use crate::session::{Connected, Context, attach};
+use crate::session::{Connected, Context};
 
 /// From the call to the welcome.
 const WELCOME_DEADLINE: Duration = Duration::from_secs(5);
@@ -26,8 +27,6 @@ const WELCOME_DEADLINE: Duration = Duration::from_secs(5);
 const QUEUE: usize = 64;
 /// A full assignment of thousands of tasks is larger than tonic's default of 4 MiB.
 pub(super) const MAX_FRAME: usize = 64 << 20;
-/// Streams that a manager may have open at once.
-const MAX_STREAMS: usize = 4;
 
 /// How a session ended.
 #[derive(Debug, thiserror::Error)]
@@ -53,18 +52,24 @@ pub(super) enum Ended {
 /// The parts of a session that is under way.
 struct Link<'a> {
     context: &'a Arc<Context>,
-    client: SessionsClient<tonic::transport::Channel>,
     line: Line,
     heard: watch::Sender<u64>,
-    streams: JoinSet<()>,
+    streams: Streams,
 }
 
 /// Runs one session over the connection; returns why it ended.
 pub(super) async fn run(context: &Arc<Context>, connected: Connected, stop: &CancellationToken) -> Ended {
-    match hold(context, connected, stop).await {
+    let ended = match hold(context, connected, stop).await {
         Ok(never) => match never {},
         Err(ended) => ended,
+    };
+    if let Ended::Refused(status) | Ended::Broken(status) = &ended
+        && let Some(reason) = removal(status)
+    {
+        tracing::warn!(reason, "this node was removed from its cluster; its containers keep running");
+        context.removed.send_replace(Some(reason));
     }
+    ended
 }
 
 async fn hold(
@@ -90,8 +95,10 @@ async fn hold(
     tracing::info!(manager, session = welcome.session, "session established");
     context.reporter.restart();
     context.connected.send_replace(true);
+    context.removed.send_replace(None);
     let _pulse = Pulse::start(context, &settings, &line);
-    let mut link = Link { context, client, line, heard, streams: JoinSet::new() };
+    let streams = Streams::new(client, Arc::clone(&context.services));
+    let mut link = Link { context, line, heard, streams };
     loop {
         tokio::select! {
             () = link.line.leave.cancelled() => {
@@ -106,13 +113,13 @@ async fn hold(
                 let reports = batch.reports.iter().map(Into::into).collect();
                 link.line.send(Frame::Reports(v1::Reports { number: batch.number, reports })).await?;
             }
-            Some(_) = link.streams.join_next() => {}
         }
     }
 }
 
 async fn hello(context: &Context, dialled_from: Option<&str>) -> v1::Hello {
-    let description = node::describe(&*context.runtime, &context.overrides, dialled_from).await;
+    let disk = context.meter.disk();
+    let description = node::describe(&*context.runtime, &context.overrides, disk, dialled_from).await;
     let version = context.wishes.borrow().version;
     v1::Hello { description: Some((&description).into()), version: Some(version.into()) }
 }
@@ -202,18 +209,10 @@ impl Link<'_> {
 
     /// Dials out for a stream that the manager asked for, or says why not.
     async fn open(&mut self, open: v1::Open) -> Result<(), Ended> {
-        let v1::Open { stream_id, purpose } = open;
-        let refusal = match purpose {
-            Some(v1::open::Purpose::ImportImage(v1::ImportImage {})) if self.streams.len() < MAX_STREAMS => {
-                let (client, import) = (self.client.clone(), Arc::clone(&self.context.import));
-                self.streams.spawn(attach::import(client, stream_id, import));
-                return Ok(());
-            }
-            Some(v1::open::Purpose::ImportImage(_)) => {
-                format!("this node has {MAX_STREAMS} streams open already; try again later")
-            }
-            None => "this version of the node does not know what the stream is for; upgrade it".to_string(),
-        };
-        Ok(self.line.send(Frame::Opened(v1::Opened { stream_id, refused: refusal })).await?)
+        let stream_id = open.stream_id.clone();
+        match self.streams.open(open) {
+            Ok(()) => Ok(()),
+            Err(refused) => Ok(self.line.send(Frame::Opened(v1::Opened { stream_id, refused })).await?),
+        }
     }
 }

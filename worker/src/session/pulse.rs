@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use warren_control::LoopHandle;
+use warren_control::{LoopHandle, LoopState, LoopStatus};
 use warren_proto::v1;
 use warren_proto::v1::worker_frame::Frame;
 use warren_types::NodeSettings;
@@ -14,6 +14,10 @@ use crate::session::Context;
 
 /// A manager that does not answer a sync within this is left.
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
+/// How many loops a heartbeat tells of.
+const MAX_LOOPS: usize = 32;
+/// How much of a loop's last error a heartbeat tells, in characters.
+const MAX_ERROR: usize = 256;
 
 /// A periodic message could not be sent, or was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +55,7 @@ impl Pulse {
         let (shared, to) = (Arc::clone(context), line.clone());
         let heartbeat = context.loops.spawn("worker.heartbeat", settings.heartbeat, move || {
             let (context, line) = (Arc::clone(&shared), to.clone());
-            async move { line.send(Frame::Heartbeat(v1::Heartbeat { usage: Some(usage(&context)) })).await }
+            async move { line.send(Frame::Heartbeat(heartbeat(&context))).await }
         });
         let (shared, to) = (Arc::clone(context), line.clone());
         let sync = context.loops.spawn("worker.sync", settings.sync, move || {
@@ -96,9 +100,32 @@ impl Line {
     }
 }
 
+fn heartbeat(context: &Context) -> v1::Heartbeat {
+    let loops = context.loops.snapshot().into_iter().take(MAX_LOOPS).map(show_loop).collect();
+    v1::Heartbeat { usage: Some(usage(context)), loops }
+}
+
+fn show_loop(status: LoopStatus) -> v1::Loop {
+    let whole = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
+    let last_error = status.last_failure.map(|failure| failure.error.chars().take(MAX_ERROR).collect());
+    v1::Loop {
+        name: status.name.into(),
+        interval_ms: status.interval.map_or(0, |interval| whole(interval.as_millis())),
+        running: status.state == LoopState::Running,
+        last_run_at: status.last_run_unix_millis,
+        last_duration_us: status.last_duration.map_or(0, |lasted| whole(lasted.as_micros())),
+        last_error: last_error.unwrap_or_default(),
+        runs: status.runs,
+        failures: status.failures,
+        // The manager knows whose session this is.
+        node: String::new(),
+    }
+}
+
 fn usage(context: &Context) -> v1::NodeUsage {
     let usage = context.meter.sample();
     context.health.note_disk(usage.disk);
+    context.pressure.note(usage.disk);
     v1::NodeUsage {
         cpu_milli: usage.cpu.0,
         memory_bytes: usage.memory.0,

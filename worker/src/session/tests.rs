@@ -2,8 +2,9 @@ use std::sync::Mutex;
 
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
-use warren_control::{Shutdown, SystemClock};
+use warren_control::{Clock, Shutdown, SystemClock};
 use warren_image::{Digest, Reference};
+use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::stream_frame::Frame as StreamFrame;
@@ -12,14 +13,20 @@ use warren_runtime::fake::Fake;
 use warren_types::{AssignmentVersion, TaskReport, TaskState, Timestamp};
 
 use super::*;
-use crate::samples::{settings, task, task_id};
+use crate::garbage::{self, Shelf};
+use crate::handlers::files::Directories;
+use crate::handlers::images::fake::FakeImages;
+use crate::samples::{images, settings, task, task_id};
 use crate::scripted::{Manager, Session, at};
 
 /// The node's end of sessions, without tasks.
-struct Node {
-    context: Arc<Context>,
+pub(in crate::session) struct Node {
+    pub context: Arc<Context>,
     shutdown: Shutdown,
     imported: Arc<Mutex<Vec<u8>>>,
+    pub images: FakeImages,
+    pub directories: Directories,
+    _dir: tempfile::TempDir,
 }
 
 impl Drop for Node {
@@ -29,28 +36,52 @@ impl Drop for Node {
 }
 
 impl Node {
-    fn start(wishes: Wishes) -> (Self, Manager) {
+    pub fn start(wishes: Wishes) -> (Self, Manager) {
         let (manager, dial) = Manager::in_memory();
         let shutdown = Shutdown::new();
         let imported = Arc::<Mutex<Vec<u8>>>::default();
         let chance: Chance = Arc::new(|| 0);
-        let clock = Arc::new(SystemClock::new());
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let dir = tempfile::tempdir().unwrap();
+        let directories = Directories::new(dir.path().to_owned());
+        let (runtime, images) = (Fake::new(), images());
+        let (reporter, meter) = (Arc::<Reporter>::default(), Arc::new(Meter::new("/".into())));
+        let wishes = watch::Sender::new(wishes);
+        let wanted = wishes.subscribe();
+        let shelf = Arc::new(Shelf {
+            source: Arc::new(images.clone()),
+            runtime: Arc::new(runtime.clone()),
+            wishes: wanted.clone(),
+            clock: Arc::clone(&clock),
+        });
+        let loops = Loops::new(shutdown.clone(), clock, Arc::clone(&chance));
+        let services = Services {
+            import: keep(Arc::clone(&imported)),
+            logs: TaskLogs {
+                directories: directories.clone(),
+                reporter: Arc::clone(&reporter),
+                wishes: wanted,
+            },
+            shelf: Arc::clone(&shelf),
+        };
         let context = Arc::new(Context {
             cluster: settings().cluster,
             node: settings().node,
-            wishes: watch::Sender::new(wishes),
-            reporter: Arc::default(),
-            runtime: Arc::new(Fake::new()),
+            wishes,
+            reporter,
+            runtime: Arc::new(runtime),
             overrides: NodeOverrides::default(),
-            meter: Arc::new(Meter::new("/".into())),
+            meter: Arc::clone(&meter),
             health: Arc::default(),
-            import: keep(Arc::clone(&imported)),
-            loops: Loops::new(shutdown.clone(), clock, Arc::clone(&chance)),
+            services: Arc::new(services),
+            pressure: garbage::start(shelf, meter, &loops, shutdown.token()),
+            loops,
             chance,
             connected: watch::Sender::new(false),
+            removed: watch::Sender::new(None),
         });
         shutdown.spawn("session", run(Arc::clone(&context), dial, shutdown.token()));
-        (Self { context, shutdown, imported }, manager)
+        (Self { context, shutdown, imported, images, directories, _dir: dir }, manager)
     }
 
     fn numbers(&self) -> Vec<u64> {
@@ -82,7 +113,7 @@ fn keep(kept: Arc<Mutex<Vec<u8>>>) -> Import {
     })
 }
 
-fn report(number: u64) -> TaskReport {
+pub(in crate::session) fn report(number: u64) -> TaskReport {
     TaskReport {
         task: task_id(number),
         attempt: 1,
@@ -92,6 +123,8 @@ fn report(number: u64) -> TaskReport {
         ready: true,
         exit: None,
         removed: false,
+        next_attempt: None,
+        image: None,
     }
 }
 
@@ -189,7 +222,7 @@ async fn heartbeats_and_syncs_keep_their_periods() {
     assert_eq!(beats, [0, 5, 10, 15, 20, 25, 30]);
     assert!(syncs.starts_with(&[0, 3, 6, 9]), "{syncs:?}");
     let loops: Vec<&str> = node.context.loops.snapshot().iter().map(|status| status.name).collect();
-    assert_eq!(loops, ["worker.heartbeat", "worker.sync"]);
+    assert_eq!(loops, ["worker.heartbeat", "worker.images", "worker.sync"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,6 +260,32 @@ async fn reports_are_repeated_until_they_are_stored_also_in_the_next_session() {
     node.context.reporter.tell(report(2));
     let other = session.hear_until(batch).await;
     assert_eq!(other.reports, [(&report(2)).into()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_removed_asks_seldom_and_is_let_in_again() {
+    let (node, mut manager) = Node::start(Wishes::default());
+    let mut removed = node.context.removed.subscribe();
+    let problem = || {
+        let message = "node n was removed from the cluster";
+        Problem::new(tonic::Code::FailedPrecondition, NODE_REMOVED, message)
+    };
+    // In the middle of a session, and then instead of a welcome.
+    manager.welcomed().await.refuse(problem().into()).await;
+    let reason = removed.wait_for(Option::is_some).await.unwrap().clone();
+    assert_eq!(reason.as_deref(), Some("node n was removed from the cluster"));
+    for _ in 0..2 {
+        let before = Instant::now();
+        let (session, _) = manager.session().await;
+        assert_eq!(before.elapsed().as_secs(), LONGEST_WAIT.as_secs());
+        session.refuse(problem().into()).await;
+    }
+    let session = manager.welcomed().await;
+    removed.wait_for(Option::is_none).await.unwrap();
+    session.refuse(tonic::Status::unavailable("another leader")).await;
+    let before = Instant::now();
+    drop(manager.welcomed().await);
+    assert!(before.elapsed() < Duration::from_secs(1), "as usual again");
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -64,6 +66,13 @@ impl Handle {
     }
 }
 
+/// An [`Action::EnsureImage`] under way, which may take hours. Dropping it gives it up.
+struct Getting {
+    work: BoxFuture<'static, Result<Done, Failure>>,
+    said: watch::Receiver<String>,
+    begun: tokio::time::Instant,
+}
+
 /// One task's actor.
 pub(super) struct Actor {
     task: TaskId,
@@ -79,6 +88,8 @@ pub(super) struct Actor {
     /// Held from the creation of a process to its start.
     start_permit: Option<OwnedSemaphorePermit>,
     late: Option<JoinHandle<Result<Done, Failure>>>,
+    /// The image that is being got, for as long as `step` asks for it.
+    getting: Option<Getting>,
     /// Something about the container failed. What that left may show only once the container is gone.
     botched: bool,
 }
@@ -109,6 +120,7 @@ impl Actor {
             surroundings: Surroundings::default(),
             start_permit: None,
             late: None,
+            getting: None,
             botched: false,
         };
         (actor, Handle { orders: sender, kind })
@@ -124,7 +136,11 @@ impl Actor {
             if said.removed && std::mem::take(&mut self.botched) {
                 self.driver.botched.notify_one();
             }
+            if !matches!(answer, Step::Do(Action::EnsureImage | Action::Inspect)) {
+                self.getting = None;
+            }
             match answer {
+                Step::Do(Action::EnsureImage) => self.get_image().await,
                 Step::Do(action) => self.act(action).await,
                 Step::WaitUntil(moment) => self.wait(Some(moment.since(now))).await,
                 Step::Settled if said.removed && self.obeyed.dismissed => return,
@@ -192,15 +208,51 @@ impl Actor {
             self.start_permit = None;
         }
         let took = self.clock.instant().duration_since(begun);
+        self.learn(&action, took, result);
+    }
+
+    /// Goes on with getting the image until something is to be told, or may be wanted otherwise.
+    async fn get_image(&mut self) {
+        let getting = match self.getting.take() {
+            Some(getting) => getting,
+            None => {
+                let (sender, said) = watch::channel(String::new());
+                let job = Job { said: Some(sender), ..self.job(&Action::EnsureImage) };
+                let driver = Arc::clone(&self.driver);
+                let work = async move { driver.perform(job).await }.boxed();
+                Getting { work, said, begun: self.clock.instant() }
+            }
+        };
+        let getting = self.getting.insert(getting);
+        tokio::select! {
+            result = &mut getting.work => {
+                let took = self.clock.instant().duration_since(getting.begun);
+                self.getting = None;
+                self.learn(&Action::EnsureImage, took, result);
+            }
+            Ok(()) = getting.said.changed() => {
+                let said = getting.said.borrow_and_update().clone();
+                self.found.arriving(said);
+            }
+            () = self.stop.cancelled() => {}
+            changed = self.orders.changed() => {
+                if changed.is_err() {
+                    self.stop.cancelled().await;
+                }
+            }
+        }
+    }
+
+    fn learn(&mut self, action: &Action, took: Duration, result: Result<Done, Failure>) {
         match result {
             Ok(done) => {
                 tracing::debug!(task = %self.task, verb = ?action.verb(), ?took, "done");
-                self.note(&action, done);
+                self.note(action, done);
             }
             Err(Failure { severity, reason }) => {
                 self.botched |= action.verb().is_about_the_container();
                 tracing::info!(task = %self.task, verb = ?action.verb(), ?severity, reason, "action failed");
-                self.found.failed(&action, severity, reason, self.now());
+                self.found.failed(action, severity, reason, self.now());
             }
         }
     }
@@ -219,14 +271,7 @@ impl Actor {
             self.late = Some(late);
             return Err(slow());
         }
-        let job = Job {
-            task: self.task,
-            assignment: self.obeyed.wanted.clone(),
-            attempt: self.found.ledger.attempt,
-            surroundings: self.surroundings.clone(),
-            action: action.clone(),
-            now: self.now(),
-        };
+        let job = self.job(action);
         let driver = Arc::clone(&self.driver);
         let mut work = tokio::spawn(async move { driver.perform(job).await });
         match tokio::time::timeout(ACTION_DEADLINE, &mut work).await {
@@ -239,11 +284,27 @@ impl Actor {
         }
     }
 
+    fn job(&self, action: &Action) -> Job {
+        Job {
+            task: self.task,
+            assignment: self.obeyed.wanted.clone(),
+            attempt: self.found.ledger.attempt,
+            surroundings: self.surroundings.clone(),
+            action: action.clone(),
+            now: self.now(),
+            said: None,
+        }
+    }
+
     fn note(&mut self, action: &Action, done: Done) {
         match done {
             Done::Saw { container, ledger, stop_signal } => {
                 self.surroundings.stop_signal = stop_signal;
                 self.found.inspected(container, ledger);
+                return;
+            }
+            Done::Obtained(digest) => {
+                self.found.obtained(digest);
                 return;
             }
             Done::Attached(netns) => self.surroundings.netns = Some(netns),

@@ -1,72 +1,19 @@
 //! Between a task and its container's record.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+pub(super) mod spec;
+
 use std::time::UNIX_EPOCH;
 
-use sha2::{Digest, Sha256};
-use warren_network::files::TaskFiles;
-use warren_runtime::{BindMount, ContainerId, ContainerSpec, Error, Limits, Log, Owner, Process, Reference};
+use warren_runtime::{ContainerId, Process};
 use warren_task::{Container, Ledger};
 use warren_types::{ClusterId, Exit, TaskAssignment, TaskId, Timestamp};
 
 /// Label with the cluster's id.
 const CLUSTER: &str = "cluster";
 
-/// What a container is joined with when it is made.
-#[derive(Debug, Clone)]
-pub(super) struct Joined {
-    pub netns: PathBuf,
-    pub files: TaskFiles,
-    pub log: PathBuf,
-    pub hostname: String,
-}
-
 /// The container's id: the task's.
 pub(super) fn id(task: &TaskId) -> ContainerId {
     ContainerId::parse(&task.to_string()).expect("a task's id is letters and digits with one dash between")
-}
-
-/// Everything the task's container is made from. The record carries the assignment, so that an agent that
-/// knows nothing else can take the container over.
-pub(super) fn spec(
-    task: &TaskAssignment,
-    attempt: u32,
-    cluster: ClusterId,
-    joined: &Joined,
-) -> Result<ContainerSpec, Error> {
-    let refused = |field: &str, reason: String| Error::InvalidSpec { field: field.to_string(), reason };
-    let image = task.spec.image.as_str();
-    let image = Reference::parse(image).map_err(|error| refused("task.image", error.to_string()))?;
-    let assignment = serde_json::to_vec(task).map_err(|error| refused("task", error.to_string()))?;
-    let bind = |source: &PathBuf, target: &str| BindMount { source: source.clone(), target: target.into() };
-    let TaskFiles { resolv_conf, hosts, hostname } = &joined.files;
-    Ok(ContainerSpec {
-        id: id(&task.id),
-        owner: Owner { task: task.id.to_string(), attempt, spec_hash: spec_hash(task) },
-        image,
-        command: task.spec.command.clone(),
-        args: task.spec.args.clone(),
-        env: task.spec.env.iter().map(|var| (var.name.clone(), var.value.clone())).collect(),
-        hostname: joined.hostname.clone(),
-        limits: Limits { cpu: task.spec.limits.cpu, memory: task.spec.limits.memory },
-        netns: Some(joined.netns.clone()),
-        mounts: vec![
-            bind(resolv_conf, "/etc/resolv.conf"),
-            bind(hosts, "/etc/hosts"),
-            bind(hostname, "/etc/hostname"),
-        ],
-        log: Log::File(joined.log.clone()),
-        assignment,
-        labels: BTreeMap::from([(CLUSTER.to_string(), cluster.to_string())]),
-        stop_signal: None,
-    })
-}
-
-/// Names what the container runs: tasks of one spec have the same.
-fn spec_hash(task: &TaskAssignment) -> String {
-    let text = serde_json::to_vec(&task.spec).expect("a spec is plain data with text keys");
-    Sha256::digest(&text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A container that an agent of this cluster made, as a listing shows it.
@@ -128,18 +75,24 @@ fn ended_at(exit: &warren_runtime::Exit, now: Timestamp) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::time::{Duration, SystemTime};
 
+    use warren_logger::Programs;
+    use warren_network::files::TaskFiles;
     use warren_runtime::{Found, Signal};
 
+    use super::spec::{Joined, spec};
     use super::*;
     use crate::samples::{settings, task, task_id};
 
-    fn joined() -> Joined {
+    pub fn joined() -> Joined {
         let file = |name: &str| PathBuf::from("/data/tasks/x").join(name);
         let files =
             TaskFiles { resolv_conf: file("resolv.conf"), hosts: file("hosts"), hostname: file("hostname") };
-        Joined { netns: "/run/netns/x".into(), files, log: file("output.log"), hostname: "web-1".into() }
+        let programs = Programs { logger: "/data/bin/logger".into(), init: "/data/bin/init".into() };
+        let (netns, hostname) = ("/run/netns/x".into(), "web-1".into());
+        Joined { netns, files, log: file("output"), hostname, programs }
     }
 
     fn found(process: Process) -> Found {
@@ -174,14 +127,6 @@ mod tests {
         assert!(listed(&found(Process::None), ClusterId(warren_types::Id(99))).is_none());
         let torn = Found { assignment: b"{".to_vec(), ..found(Process::None) };
         assert!(listed(&torn, cluster).unwrap().assignment.is_none());
-    }
-
-    #[test]
-    fn the_hash_is_of_what_runs() {
-        let mut other = task(2);
-        assert_eq!(spec_hash(&task(1)), spec_hash(&other));
-        other.spec.args = Some(vec!["x".into()]);
-        assert_ne!(spec_hash(&task(1)), spec_hash(&other));
     }
 
     #[test]

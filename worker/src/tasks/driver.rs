@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio::time::timeout;
+use warren_logger::Programs;
 use warren_network::files::TaskFiles;
 use warren_network::{Network, TaskKey, TaskNetwork};
 use warren_runtime::{Error as RuntimeError, Runtime, Signal};
 use warren_task::{Action, Container, Ledger, Severity};
-use warren_types::{ClusterId, TaskAssignment, TaskId, Timestamp};
+use warren_types::{ClusterId, ImageDigest, TaskAssignment, TaskId, Timestamp};
 
 use crate::handlers::files::{Directories, FilesError, hostname};
+use crate::handlers::images::{self, ImageError, ImageSource};
 use crate::handlers::ports::{Ports, PortsError};
-use crate::tasks::container::{self, Joined};
+use crate::tasks::container;
+use crate::tasks::container::spec::{self, Joined};
 use crate::tasks::ground::{Ground, NOT_YET};
 
 /// How long the first try to make the node's network is waited for. It takes some 10 ms where nothing is wrong.
@@ -24,6 +27,9 @@ const GROUND_WITHIN: Duration = Duration::from_secs(3);
 pub(crate) struct Driver {
     pub runtime: Arc<dyn Runtime>,
     pub network: Arc<dyn Network>,
+    pub images: Arc<dyn ImageSource>,
+    /// What containers are run with.
+    pub programs: Programs,
     pub directories: Directories,
     pub ports: Ports,
     pub cluster: ClusterId,
@@ -58,6 +64,8 @@ pub(crate) struct Job {
     pub surroundings: Surroundings,
     pub action: Action,
     pub now: Timestamp,
+    /// Where to say how far a pull has come.
+    pub said: Option<watch::Sender<String>>,
 }
 
 /// What came of an action, beside that it was done.
@@ -70,6 +78,8 @@ pub(crate) enum Done {
         ledger: Option<Ledger>,
         stop_signal: Option<Signal>,
     },
+    /// The image is here, and this is what it is.
+    Obtained(ImageDigest),
     /// The task's network namespace.
     Attached(PathBuf),
     /// The task's files.
@@ -102,8 +112,24 @@ impl From<RuntimeError> for Failure {
             RuntimeError::Conflict { .. } | RuntimeError::NotFound { .. } => {
                 Self::transient(error.to_string())
             }
+            // It went since it was looked for, and is looked for again.
+            RuntimeError::ImageMissing { .. } => Self::transient(error.to_string()),
+            RuntimeError::InvalidSpec { field, reason } => match spec::path(&field) {
+                Some(path) => Self::permanent(format!("{path}: {reason}")),
+                // What the node adds itself is made again.
+                None => Self::transient(format!("{field} is refused: {reason}")),
+            },
             error if error.is_transient() => Self::transient(error.to_string()),
             error => Self::permanent(error.to_string()),
+        }
+    }
+}
+
+impl From<ImageError> for Failure {
+    fn from(error: ImageError) -> Self {
+        match error.is_transient() {
+            true => Self::transient(error.to_string()),
+            false => Self::permanent(error.to_string()),
         }
     }
 }
@@ -139,11 +165,16 @@ impl From<FilesError> for Failure {
 }
 
 impl Driver {
-    /// Does the action to its end. Every call below it has a deadline of its own.
+    /// Does the action to its end. Every call below it has a deadline of its own. Dropping the future may leave an
+    /// action half-done, but for [`Action::EnsureImage`], which it gives up.
     pub async fn perform(&self, job: Job) -> Result<Done, Failure> {
         let container = container::id(&job.task);
         match &job.action {
             Action::Inspect => return self.inspect(&job).await,
+            Action::EnsureImage => {
+                let digest = images::ensure(&*self.images, job.assignment()?, job.said.as_ref()).await?;
+                return Ok(Done::Obtained(digest));
+            }
             Action::EnsureNetwork => return self.attach(&job).await,
             Action::EnsureFiles => {
                 return Ok(Done::Wrote(self.directories.ensure(job.assignment()?).await?));
@@ -215,10 +246,15 @@ impl Driver {
             netns: job.surroundings.netns.clone().ok_or_else(missing)?,
             files: job.surroundings.files.clone().ok_or_else(missing)?,
             log: self.directories.log(&job.task),
-            hostname: hostname(&task.service, task.slot),
+            hostname: hostname(task),
+            programs: self.programs.clone(),
         };
-        let spec = container::spec(task, job.attempt, self.cluster, &joined)?;
-        Ok(self.runtime.ensure_created(&spec).await?)
+        let spec = spec::spec(task, job.attempt, self.cluster, &joined)?;
+        self.runtime.ensure_created(&spec).await?;
+        if let Err(error) = self.images.touch(&spec.image, job.now).await {
+            tracing::debug!(image = %spec.image, %error, "its last use is not noted");
+        }
+        Ok(())
     }
 
     async fn record(&self, job: &Job, ledger: &Ledger) -> Result<(), Failure> {

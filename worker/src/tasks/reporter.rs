@@ -109,7 +109,6 @@ impl Reporter {
     }
 
     /// What was last reported of a task.
-    #[cfg(test)]
     pub fn newest(&self, task: &TaskId) -> Option<TaskReport> {
         self.state().newest.get(task).cloned()
     }
@@ -175,6 +174,8 @@ mod tests {
             ready: false,
             exit: None,
             removed: false,
+            next_attempt: None,
+            image: None,
         }
     }
 

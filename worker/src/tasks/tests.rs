@@ -1,6 +1,7 @@
 //! Agents on a machine that outlives them: fake containers, fake network, a real directory.
 
 mod crashes;
+mod image;
 mod life;
 mod mortal;
 mod strays;
@@ -13,15 +14,17 @@ use tempfile::TempDir;
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use warren_control::{Loops, Shutdown, SystemClock};
+use warren_logger::Programs;
 use warren_network::fake::FakeNetwork;
 use warren_runtime::fake::Fake;
-use warren_runtime::{Process, Reference, Runtime};
+use warren_runtime::{Process, Runtime};
 use warren_types::{TaskAssignment, TaskReport};
 
 use crate::handlers::files::Directories;
+use crate::handlers::images::fake::FakeImages;
 use crate::handlers::ports::Ports;
 use crate::node::health::Health;
-use crate::samples::{settings, task_id};
+use crate::samples::{image, images, settings, task_id};
 use crate::scripted::{PATIENCE, at};
 use crate::tasks::reporter::Reporter;
 use crate::tasks::supervisor::{Parts, Supervisor};
@@ -32,6 +35,7 @@ use mortal::{Life, Mortal};
 /// What an agent's death leaves.
 struct Machine {
     runtime: Fake,
+    images: FakeImages,
     network: Arc<FakeNetwork>,
     dir: TempDir,
 }
@@ -51,7 +55,7 @@ impl Machine {
         let runtime = Fake::new();
         runtime.add_image(&image());
         let network = Arc::new(FakeNetwork::new("/run/none"));
-        Self { runtime, network, dir: tempfile::tempdir().unwrap() }
+        Self { runtime, images: images(), network, dir: tempfile::tempdir().unwrap() }
     }
 
     /// An agent that knows `wishes` and dies as `life` says.
@@ -65,6 +69,8 @@ impl Machine {
         let driver = Driver {
             runtime: Arc::new(Mortal::new(self.runtime.clone(), &life)),
             network: network.clone(),
+            images: Arc::new(self.images.clone()),
+            programs: Programs { logger: "/none/logger".into(), init: "/none/init".into() },
             directories: Directories::new(self.dir.path().join("tasks")),
             ports: Ports::new(network),
             cluster: settings().cluster,
@@ -159,10 +165,6 @@ impl Agent {
     async fn removed(&self, number: u64) -> TaskReport {
         self.until(number, |report| report.removed).await
     }
-}
-
-fn image() -> Reference {
-    Reference::parse("demo:1").unwrap()
 }
 
 /// What a manager said.

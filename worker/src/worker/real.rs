@@ -16,7 +16,7 @@ use warren_runtime::containerd::Containerd;
 use warren_runtime::testing::PrivateContainerd;
 use warren_runtime::{Process, Runtime};
 use warren_security::{CertificateAuthority, Identity};
-use warren_types::{Desired, EnvVar, TaskAssignment};
+use warren_types::{Desired, EnvVar, ImageDigest, TaskAssignment};
 
 use super::tests::reported;
 use super::*;
@@ -102,11 +102,13 @@ impl Machine {
             roots: self.authority.roots(),
             overrides: NodeOverrides::default(),
             max_archive: 1 << 30,
+            membership: None,
         };
         let doors = Doors {
             runtime: Arc::new(self.runtime.clone()),
             network: Arc::new(LinuxNetwork::new(&self.run_dir)),
             images: self.runtime.images().clone(),
+            source: Arc::new(self.runtime.images().clone()),
             containerd: None,
             namespace: None,
         };
@@ -115,8 +117,8 @@ impl Machine {
     }
 }
 
-fn serving(desired: Desired) -> TaskAssignment {
-    let mut task = TaskAssignment { desired, ports: vec![port(8080)], ..task(1) };
+fn serving(desired: Desired, digest: Option<ImageDigest>) -> TaskAssignment {
+    let mut task = TaskAssignment { desired, digest, ports: vec![port(8080)], ..task(1) };
     // The first process of a container ignores SIGTERM unless it asked for it, and httpd does not.
     task.spec.stop_grace = Duration::from_secs(1);
     task.spec.env = vec![EnvVar { name: "GREETING".into(), value: "hello".into() }];
@@ -147,7 +149,10 @@ fn a_real_container_answers_survives_the_agent_and_leaves_nothing() {
 
         let (worker, mut manager) = machine.worker().await;
         let mut session = manager.welcomed().await;
-        session.assign(1, vec![serving(Desired::Running)]).await;
+        session.assign(1, vec![serving(Desired::Running, None)]).await;
+        let image = reported(&mut session, |report| !report.image.is_empty()).await.image;
+        let digest: Option<ImageDigest> = Some(image.parse().unwrap());
+        session.assign(2, vec![serving(Desired::Running, digest.clone())]).await;
         reported(&mut session, |report| report.ready).await;
         assert!(page().await.ends_with(PAGE), "the port leads to the container");
         let running = pid(&machine.runtime).await.unwrap();
@@ -159,12 +164,12 @@ fn a_real_container_answers_survives_the_agent_and_leaves_nothing() {
 
         let (worker, mut manager) = machine.worker().await;
         let mut session = manager.welcomed().await;
-        session.assign(2, vec![serving(Desired::Running)]).await;
+        session.assign(3, vec![serving(Desired::Running, digest.clone())]).await;
         reported(&mut session, |report| report.ready).await;
         assert_eq!(pid(&machine.runtime).await, Some(running), "the same process");
         assert!(page().await.ends_with(PAGE));
 
-        session.assign(3, vec![serving(Desired::Remove)]).await;
+        session.assign(4, vec![serving(Desired::Remove, digest)]).await;
         reported(&mut session, |report| report.removed && report.task_id == task_id(1).to_string()).await;
         session.say(Frame::Current(Default::default())).await;
         assert!(page().await.is_empty(), "nobody answers any more");

@@ -8,12 +8,12 @@ use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::worker_frame::Frame as FromWorker;
 use warren_runtime::fake::Fake;
-use warren_runtime::{Process, Reference, Runtime};
+use warren_runtime::{Process, Runtime};
 use warren_security::{CertificateAuthority, Identity};
 use warren_types::{Desired, TaskAssignment};
 
 use super::*;
-use crate::samples::{port, settings, task, task_id};
+use crate::samples::{image, images, port, settings, task, task_id};
 use crate::scripted::{Manager, PATIENCE, Session};
 
 struct Machine {
@@ -26,7 +26,7 @@ struct Machine {
 impl Machine {
     fn new() -> Self {
         let runtime = Fake::new();
-        runtime.add_image(&Reference::parse("demo:1").unwrap());
+        runtime.add_image(&image());
         let cluster = settings().cluster.to_string();
         Self {
             dir: tempfile::tempdir().unwrap(),
@@ -46,6 +46,7 @@ impl Machine {
             roots: self.authority.roots(),
             overrides: NodeOverrides::default(),
             max_archive: 1 << 30,
+            membership: None,
         }
     }
 
@@ -55,6 +56,7 @@ impl Machine {
             runtime: Arc::new(self.runtime.clone()),
             network: self.network.clone(),
             images: Images::new(connection, "overlayfs"),
+            source: Arc::new(images()),
             containerd: None,
             namespace: None,
         }
@@ -80,7 +82,10 @@ fn publishing() -> TaskAssignment {
 }
 
 /// Stores reports until one is as wanted.
-pub(super) async fn reported(session: &mut Session, wanted: impl Fn(&v1::TaskReport) -> bool) {
+pub(super) async fn reported(
+    session: &mut Session,
+    wanted: impl Fn(&v1::TaskReport) -> bool,
+) -> v1::TaskReport {
     let reports = |frame: &FromWorker| match frame {
         FromWorker::Reports(reports) => Some(reports.clone()),
         _ => None,
@@ -88,8 +93,8 @@ pub(super) async fn reported(session: &mut Session, wanted: impl Fn(&v1::TaskRep
     loop {
         let batch = session.hear_until(reports).await;
         session.say(Frame::Stored(v1::ReportsStored { number: batch.number })).await;
-        if batch.reports.iter().any(&wanted) {
-            return;
+        if let Some(found) = batch.reports.into_iter().find(&wanted) {
+            return found;
         }
     }
 }
@@ -106,7 +111,8 @@ async fn a_worker_runs_what_a_manager_wants_and_leaves_nothing_when_it_is_empty(
     assert_eq!(worker.ready(), Ok(()));
     assert!(worker.conditions().is_empty());
     let loops: Vec<&str> = worker.loops().snapshot().iter().map(|status| status.name).collect();
-    let want = ["worker.heartbeat", "worker.network", "worker.relist", "worker.sweep", "worker.sync"];
+    let want =
+        ["heartbeat", "images", "network", "relist", "sweep", "sync"].map(|name| format!("worker.{name}"));
     assert_eq!(loops, want);
     let removing = TaskAssignment { desired: Desired::Remove, ..publishing() };
     session.assign(2, vec![removing]).await;

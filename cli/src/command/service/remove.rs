@@ -21,7 +21,9 @@ pub async fn run(global: &Global, args: RemoveArgs) -> Result<(), Failure> {
         match client.services().remove(id, None).await {
             // It was there a moment ago: somebody else, or our own request that is repeated, removed it.
             Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(Failure::of_client(format!("service {name} was not removed"), error)),
+            Err(error) => {
+                return Err(crate::failure::of_client(format!("service {name} was not removed"), error));
+            }
             Ok(_) => {}
         }
     }

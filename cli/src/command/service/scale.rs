@@ -27,11 +27,11 @@ pub async fn run(global: &Global, args: ScaleArgs) -> Result<(), Failure> {
             return Err(Failure::new(Exit::Usage, what, why, "name each service once"));
         }
         let wanted = Wanted::of_old(&client, &service, Goal::Running).await;
-        found.push((replicas, wanted.map_err(|error| Failure::of_client(what, error))?));
+        found.push((replicas, wanted.map_err(|error| crate::failure::of_client(what, error))?));
     }
     for (replicas, Wanted { id, name, .. }) in &found {
         let scaled = client.services().scale(id, *replicas, None).await;
-        scaled.map_err(|error| Failure::of_client(format!("service {name} was not scaled"), error))?;
+        scaled.map_err(|error| crate::failure::of_client(format!("service {name} was not scaled"), error))?;
         eprintln!("service {name} scaled to {replicas}");
     }
     let wanted: Vec<Wanted> = found.into_iter().map(|(_, wanted)| wanted).collect();

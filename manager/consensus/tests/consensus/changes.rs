@@ -222,6 +222,44 @@ fn a_lost_member_is_replaced_by_a_new_one() {
     assert!([2, 4].contains(&leader), "two of the three are enough");
 }
 
+/// A member counts with the newest change that it knows to be committed. So the end of a joint phase outlives
+/// whoever learned it first if one of those who stay has learned it as well; if none has, they wait for the one
+/// that was replaced.
+#[test]
+fn the_end_of_a_replacement_outlives_those_who_do_not_know_it_alone() {
+    for learned in [true, false] {
+        let mut network = grown(15);
+        network.lose_member(3);
+        network.members.push(Member::found(4, &[1]));
+        network.start(4);
+        change(&mut network, MemberChange::add_learner(4));
+        network.change(1, MemberChange::replace(3, 4));
+        let knows_the_end = |network: &mut Network, id| {
+            *network.member(id).machine().unwrap().members() == members(&[1, 2, 4], &[])
+        };
+        while !knows_the_end(&mut network, 1) {
+            network.with(1, Member::write_all);
+            deliver_once(&mut network);
+            [2, 4].iter().for_each(|id| network.with(*id, Member::write_all));
+        }
+        assert!(!knows_the_end(&mut network, 2) && !knows_the_end(&mut network, 4));
+        if learned {
+            network.flying.retain(|flying| flying.message.to == 2);
+            deliver_once(&mut network);
+            network.with(2, Member::write_all);
+        }
+        network.flying.clear();
+        for id in [1, 2, 4] {
+            network.with(id, Member::crash);
+        }
+        network.lose_member(1);
+        [2, 4].iter().for_each(|id| network.start(*id));
+        network.pass(200);
+        assert_eq!(network.leader().is_some(), learned);
+        assert_eq!(*network.truth.members(), members(&[1, 2, 4], &[]));
+    }
+}
+
 /// Even if it never learns that it was removed.
 #[test]
 fn a_removed_member_does_not_disturb() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use warren_types::{Task, TaskState, Timestamp};
 
-use crate::state::State;
+use crate::state::{State, same_shape};
 
 /// After the first failure; doubles with each further one.
 const FIRST_DELAY: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ fn ended_by_itself(task: &Task) -> bool {
 }
 
 /// When the next task of the slot may be placed; `None` for at once. `ended` are the slot's tasks that are
-/// over, oldest first.
+/// over and run the same, oldest first.
 pub(super) fn not_before<'a>(
     ended: impl DoubleEndedIterator<Item = &'a Task>,
     now: Timestamp,
@@ -71,6 +71,7 @@ pub(super) fn not_before<'a>(
 
 /// What held the task back: how its predecessors in the slot ended.
 pub(crate) fn ends_before(state: &State, task: &Task) -> Option<Ends> {
-    let earlier = |other: &&Task| other.slot == task.slot && other.id < task.id;
+    let alike = |other: &Task| same_shape(&other.revision, &task.revision);
+    let earlier = |other: &&Task| other.slot == task.slot && other.id < task.id && alike(other);
     Ends::of(state.unsettled_of(&task.id.service).rev().map(AsRef::as_ref).filter(earlier))
 }

@@ -1,7 +1,10 @@
 //! Which nodes a task cannot go to, one reason per file.
 
 mod addresses;
+mod availability;
+mod constraints;
 mod host_ports;
+mod max_per_node;
 mod resources;
 mod status;
 
@@ -13,8 +16,15 @@ use super::view::{Candidate, View};
 /// What a filter protects must also be looked at when a placement is applied (`state/apply/placement.rs`)
 /// if it must hold whatever happens between plan and application, like memory; a wish, like a constraint,
 /// need not.
-const FILTERS: [&dyn Filter; 4] =
-    [&status::Status, &resources::FreeResources, &addresses::FreeAddresses, &host_ports::HostPorts];
+const FILTERS: [&dyn Filter; 7] = [
+    &status::Status,
+    &availability::Available,
+    &constraints::Constraints,
+    &max_per_node::MaxPerNode,
+    &resources::FreeResources,
+    &addresses::FreeAddresses,
+    &host_ports::HostPorts,
+];
 
 /// One reason why a node does not fit.
 trait Filter: Sync {
@@ -47,11 +57,15 @@ pub(super) fn admits(group: &Group<'_>, node: &Candidate<'_>) -> bool {
 
 /// Why no node fits: `0 of 5 nodes fit: 3 lack memory (need 512MiB, best has 300MiB), 2 are down`.
 pub(super) fn explain(view: &View<'_>, group: &Group<'_>) -> String {
-    let total = view.candidates.len();
-    if total == 0 {
+    if view.candidates.is_empty() {
         return "no node has joined yet".into();
     }
-    let mut remaining: Vec<&Candidate<'_>> = view.candidates.iter().collect();
+    let asked = |node: &&Candidate<'_>| group.bound_to.is_none_or(|bound| bound == node.node.id);
+    let mut remaining: Vec<&Candidate<'_>> = view.candidates.iter().filter(asked).collect();
+    let total = remaining.len();
+    if total == 0 {
+        return "the node that it is for was removed".into();
+    }
     let mut phrases = Vec::new();
     for filter in FILTERS {
         let (admitted, refused): (Vec<_>, Vec<_>) =

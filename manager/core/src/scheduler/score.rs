@@ -5,8 +5,8 @@ use super::view::Candidate;
 /// The lesser is the better; fields count in this order, and equals go to the lower node id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
-    /// Tasks of the service that are there already. A recent failure of the revision weighs as much as a
-    /// task, so that a slot that failed on a node tries its luck elsewhere, but not at any price.
+    /// Tasks of the service that are there and stay. A recent failure of the revision weighs as much as two, so
+    /// that a slot that failed on a node tries its luck on one with a task more, but not at any price.
     crowd: u32,
     /// Tasks of all services.
     tasks: u32,
@@ -21,7 +21,7 @@ impl Score {
         let cpu = thousandths(reserved.cpu.0, total.cpu.0);
         let memory = thousandths(reserved.memory.0, total.memory.0);
         Self {
-            crowd: candidate.of_service.saturating_add(candidate.failures),
+            crowd: candidate.of_service.saturating_add(candidate.failures.saturating_mul(2)),
             tasks: candidate.usage.tasks,
             load: cpu.max(memory),
         }

@@ -15,8 +15,8 @@ const FAILURE_MEMORY: Duration = Duration::from_secs(5 * 60);
 pub(super) struct View<'a> {
     /// By node id.
     pub candidates: Vec<Candidate<'a>>,
-    /// Whose tasks `Candidate::of_service` counts.
-    service: Option<ServiceId>,
+    /// Whose tasks `Candidate::of_service` counts, and of which of its revisions the failures.
+    counted: Option<(ServiceId, u64)>,
     state: &'a State,
 }
 
@@ -24,8 +24,10 @@ pub(super) struct View<'a> {
 pub(crate) struct Candidate<'a> {
     pub node: &'a Node,
     pub usage: Usage,
-    /// Live tasks of the service whose turn it is.
+    /// Live tasks of the service whose turn it is, without those that are being replaced.
     pub of_service: u32,
+    /// All its live tasks.
+    pub occupied: u32,
     /// Recent failures here of the revision whose turn it is.
     pub failures: u32,
     /// Ports that this plan opens.
@@ -40,25 +42,23 @@ impl<'a> View<'a> {
             node,
             usage: *usage,
             of_service: 0,
+            occupied: 0,
             failures: 0,
             opened: Vec::new(),
         };
-        Self { candidates: nodes.map(candidate).collect(), service: None, state }
+        Self { candidates: nodes.map(candidate).collect(), counted: None, state }
     }
 
     /// Counts what the scores of this group depend on. Groups of one service follow each other, so what the
     /// plan itself placed stays counted.
     pub fn begin(&mut self, group: &Group<'_>, now: Timestamp) {
         let service = group.service.id;
-        if self.service != Some(service) {
-            self.service = Some(service);
-            let nodes = (service, NodeId(Id(0)))..=(service, NodeId(Id(u128::MAX)));
-            // Both are in the order of the node ids.
-            let mut counts = self.state.index().spread.range(nodes).peekable();
-            for candidate in &mut self.candidates {
-                let here = counts.next_if(|((_, node), _)| *node == candidate.node.id);
-                candidate.of_service = here.map_or(0, |(_, tasks)| *tasks);
-            }
+        let counted = self.counted.replace((service, group.revision.number));
+        if counted == self.counted {
+            return;
+        }
+        if counted.is_none_or(|(before, _)| before != service) {
+            self.count(service);
         }
         self.candidates.iter_mut().for_each(|candidate| candidate.failures = 0);
         for task in self.state.unsettled_of(&service) {
@@ -71,7 +71,28 @@ impl<'a> View<'a> {
         }
     }
 
-    fn candidate(&mut self, id: NodeId) -> Option<&mut Candidate<'a>> {
+    /// Counts the tasks of the service per node.
+    fn count(&mut self, service: ServiceId) {
+        let nodes = (service, NodeId(Id(0)))..=(service, NodeId(Id(u128::MAX)));
+        // Both are in the order of the node ids.
+        let mut counts = self.state.index().spread.range(nodes).peekable();
+        for candidate in &mut self.candidates {
+            let here = counts.next_if(|((_, node), _)| *node == candidate.node.id);
+            candidate.occupied = here.map_or(0, |(_, tasks)| *tasks);
+            candidate.of_service = candidate.occupied;
+        }
+        // The first of two tasks of a slot goes as soon as the second runs: a node is not crowded because of it.
+        for (_, slot) in self.state.index().paired.range((service, 0)..=(service, u32::MAX)) {
+            let replaced = self.state.live_task(&service, *slot).and_then(|task| task.node);
+            let candidate = replaced.and_then(|node| self.candidate(node));
+            candidate.into_iter().for_each(|candidate| {
+                candidate.of_service = candidate.of_service.saturating_sub(1);
+            });
+        }
+    }
+
+    /// The node of that id.
+    pub fn candidate(&mut self, id: NodeId) -> Option<&mut Candidate<'a>> {
         let place = self.candidates.binary_search_by_key(&id, |candidate| candidate.node.id).ok()?;
         self.candidates.get_mut(place)
     }
@@ -81,7 +102,9 @@ impl Candidate<'_> {
     /// Accounts one more task of the group.
     pub fn take(&mut self, group: &Group<'_>) {
         self.usage.take(group.revision.task.reservations);
+        self.usage.tasks += 1;
         self.of_service += 1;
+        self.occupied += 1;
         for port in &group.revision.ports {
             if self.opener(group, port).is_none() {
                 self.opened.push((*port, group.service.id));

@@ -7,12 +7,16 @@ mod cluster;
 mod node;
 mod placement;
 mod report;
+mod revision;
 mod service;
 mod task;
+mod token;
 
 use std::sync::Arc;
 
-use warren_types::{Node, NodeId, Task, TaskId, Timestamp};
+use warren_types::{Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp, Token};
+
+pub use revision::HISTORY;
 
 use super::index::Facets;
 use super::{Answer, Applied, Change, Command, Outcome, Refusal, State, digest};
@@ -73,6 +77,12 @@ impl State {
             Command::ScaleService { id, version, replicas, .. } => {
                 service::scale(self, entry, *id, *version, *replicas)
             }
+            Command::UpdateService { id, version, spec, force, .. } => {
+                revision::update(self, entry, *id, *version, spec, *force)
+            }
+            Command::RollbackService { id, version, revision, .. } => {
+                revision::rollback(self, entry, *id, *version, *revision)
+            }
             Command::RemoveService { id, version, .. } => service::remove(self, entry, *id, *version),
             Command::DeleteService { id, .. } => service::delete(self, entry, *id),
             Command::CreateTasks { service, revision, slots, .. } => {
@@ -84,8 +94,26 @@ impl State {
             Command::SetNodeStatus { node, session, status, .. } => {
                 node::set_status(self, entry, *node, *session, *status)
             }
-            Command::RegisterNode { id, name, description, .. } => {
-                node::register(self, entry, *id, name, description)
+            Command::RegisterNode { id, name, role, description, .. } => {
+                node::register(self, entry, *id, name, *role, description)
+            }
+            Command::UpdateNode { id, version, label_add, label_rm, availability, .. } => {
+                node::update(self, entry, *id, *version, (label_add, label_rm), *availability)
+            }
+            Command::RemoveNode { id, force, .. } => node::remove(self, entry, *id, *force),
+            Command::CreateToken { id, role, hash, expires_at, max_uses, .. } => {
+                let (version, created_at, uses) = (entry.index, entry.now, 0);
+                let (id, role, hash, expires_at, max_uses) = (*id, *role, *hash, *expires_at, *max_uses);
+                token::create(
+                    self,
+                    entry,
+                    Token { id, version, role, hash, created_at, expires_at, uses, max_uses },
+                )
+            }
+            Command::RemoveToken { id, .. } => Ok(token::remove(self, entry, *id)),
+            Command::DeleteTokens { tokens, .. } => Ok(token::delete(self, entry, tokens)),
+            Command::JoinNode { hash, id, name, description, .. } => {
+                token::join(self, entry, *hash, *id, name, description)
             }
             Command::OpenSession { node, description, .. } => {
                 node::open_session(self, entry, *node, description)
@@ -106,6 +134,16 @@ impl State {
         self.sum.add(digest::task(task));
         self.index.change_task(&task.revision, Some(before), Some(Facets::of(task)));
         entry.changes.push(Change::Task(id));
+    }
+
+    /// Changes what no person said of a service: its version stays.
+    fn update_standing(&mut self, entry: &mut Entry, id: ServiceId, change: impl FnOnce(&mut Service)) {
+        let Some(shared) = self.services.get_mut(&id) else { return };
+        self.sum.remove(digest::service(shared));
+        let service = Arc::make_mut(shared);
+        change(service);
+        self.sum.add(digest::service(service));
+        entry.changes.push(Change::Service(id));
     }
 
     /// Changes a node. What is indexed by it is for the caller.

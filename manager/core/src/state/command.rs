@@ -1,10 +1,12 @@
 //! Every write there is, as proposed. Commands are deltas, carry all they need, and are harmless the second
 //! time.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use ipnet::Ipv4Net;
 use warren_types::{
-    ClusterId, Desired, NodeDescription, NodeId, NodeName, NodeStatus, ServiceId, ServiceSpec, TaskId,
-    TaskReport, Timestamp,
+    Availability, ClusterId, Desired, NodeDescription, NodeId, NodeName, NodeRole, NodeStatus, ServiceId,
+    ServiceSpec, TaskId, TaskReport, Timestamp, TokenHash, TokenId,
 };
 
 /// A write. `at` is the leader's clock and is clamped so that time never goes back. `term`, where there is
@@ -43,6 +45,33 @@ pub enum Command {
         /// When.
         at: Timestamp,
     },
+    /// Changes the spec. Where task, ports or placement differ, or `force` says so, there is a new revision. Name and
+    /// kind of mode must stay. Answer: `Service`. Unchanged, whatever the version, when the spec is already so and
+    /// nothing is forced.
+    UpdateService {
+        /// The service.
+        id: ServiceId,
+        /// Only if the service still has this version; must be given with `force`, so that it is done once.
+        version: Option<u64>,
+        /// All of it.
+        spec: ServiceSpec,
+        /// New tasks also for an unchanged spec.
+        force: bool,
+        /// When.
+        at: Timestamp,
+    },
+    /// Makes task, ports and placement of an earlier revision the current ones again, as a new revision that keeps
+    /// the earlier one's pinned image. Answer: `Service`.
+    RollbackService {
+        /// The service.
+        id: ServiceId,
+        /// Only if the service still has this version; must be given where no revision is, so that it is done once.
+        version: Option<u64>,
+        /// To which revision; `None` is the one before the current.
+        revision: Option<u64>,
+        /// When.
+        at: Timestamp,
+    },
     /// Marks the service for removal; its tasks go first. Answer: `Service`.
     RemoveService {
         /// The service.
@@ -52,7 +81,8 @@ pub enum Command {
         /// When.
         at: Timestamp,
     },
-    /// Planned. Creates a task for each slot that has none; other slots are left as they are.
+    /// Planned. Creates a task for each slot that has none, or next to the one that it shall replace
+    /// ([`NewTask::replaces`]); other slots are left as they are.
     CreateTasks {
         /// Of the planner.
         term: u64,
@@ -126,6 +156,78 @@ pub enum Command {
         id: NodeId,
         /// Unique in the cluster.
         name: NodeName,
+        /// What it is in the cluster.
+        role: NodeRole,
+        /// What the agent measured.
+        description: NodeDescription,
+        /// When.
+        at: Timestamp,
+    },
+    /// People's part of a node. Answer: `Node`; unchanged when it is already so.
+    UpdateNode {
+        /// The node.
+        id: NodeId,
+        /// Only if the node still has this version.
+        version: Option<u64>,
+        /// Labels to set.
+        label_add: BTreeMap<String, String>,
+        /// Labels to take away, by key; after `label_add`.
+        label_rm: BTreeSet<String>,
+        /// `None` leaves it.
+        availability: Option<Availability>,
+        /// When.
+        at: Timestamp,
+    },
+    /// Forgets a node. Refused while it is READY and holds tasks, unless forced: its tasks are then taken for gone.
+    /// Answer: `Done`, also when there is no such node.
+    RemoveNode {
+        /// The node.
+        id: NodeId,
+        /// Also while it is up and runs tasks.
+        force: bool,
+        /// When.
+        at: Timestamp,
+    },
+    /// Answer: `Token`. The same id with the same content again is `Unchanged`.
+    CreateToken {
+        /// Made by the client.
+        id: TokenId,
+        /// What the machine becomes.
+        role: NodeRole,
+        /// Of its secret.
+        hash: TokenHash,
+        /// From then on it is refused.
+        expires_at: Option<Timestamp>,
+        /// How many machines may join with it.
+        max_uses: Option<u32>,
+        /// When.
+        at: Timestamp,
+    },
+    /// Answer: `Done`.
+    RemoveToken {
+        /// The token.
+        id: TokenId,
+        /// When.
+        at: Timestamp,
+    },
+    /// Planned. Forgets tokens that expired a while ago; others are left.
+    DeleteTokens {
+        /// Of the planner.
+        term: u64,
+        /// The tokens.
+        tokens: Vec<TokenId>,
+        /// When.
+        at: Timestamp,
+    },
+    /// A machine joins with a token, and uses it once. A node that is there already (its id is made from its key, so
+    /// it is the same machine) does not use the token again. Answer: `Node`.
+    JoinNode {
+        /// Of the token's secret.
+        hash: TokenHash,
+        /// Made from the node's key.
+        id: NodeId,
+        /// Unique in the cluster.
+        name: NodeName,
         /// What the agent measured.
         description: NodeDescription,
         /// When.
@@ -157,10 +259,17 @@ pub enum Command {
 /// A slot that gets a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewTask {
-    /// Place in the service, 1 to replicas.
+    /// Place in the service: see [`warren_types::Task::slot`].
     pub slot: u32,
     /// Not placed before this.
     pub not_before: Option<Timestamp>,
+    /// What is wanted of it at first: `Ready` where it waits beside the one that it replaces.
+    pub desired: Desired,
+    /// The number of the live task of the slot that it shall replace: created only if that one is still live and is
+    /// the slot's only one. `None`: created only if the slot has no live task.
+    pub replaces: Option<u64>,
+    /// It runs on this node or nowhere.
+    pub bound_to: Option<NodeId>,
 }
 
 impl Command {
@@ -172,13 +281,21 @@ impl Command {
             | Self::SetDesired { term, .. }
             | Self::DeleteTasks { term, .. }
             | Self::DeleteService { term, .. }
+            | Self::DeleteTokens { term, .. }
             | Self::SetNodeStatus { term, .. }
             | Self::RaiseLevel { term, .. } => Some(*term),
             Self::CreateCluster { .. }
             | Self::CreateService { .. }
             | Self::ScaleService { .. }
             | Self::RemoveService { .. }
+            | Self::UpdateService { .. }
+            | Self::RollbackService { .. }
             | Self::RegisterNode { .. }
+            | Self::UpdateNode { .. }
+            | Self::RemoveNode { .. }
+            | Self::CreateToken { .. }
+            | Self::RemoveToken { .. }
+            | Self::JoinNode { .. }
             | Self::OpenSession { .. }
             | Self::ReportTasks { .. } => None,
         }
@@ -195,7 +312,15 @@ impl Command {
             | Self::AssignTasks { at, .. }
             | Self::SetDesired { at, .. }
             | Self::SetNodeStatus { at, .. }
+            | Self::UpdateService { at, .. }
+            | Self::RollbackService { at, .. }
             | Self::RegisterNode { at, .. }
+            | Self::UpdateNode { at, .. }
+            | Self::RemoveNode { at, .. }
+            | Self::CreateToken { at, .. }
+            | Self::RemoveToken { at, .. }
+            | Self::DeleteTokens { at, .. }
+            | Self::JoinNode { at, .. }
             | Self::OpenSession { at, .. }
             | Self::ReportTasks { at, .. } => Some(*at),
             Self::DeleteTasks { .. } | Self::DeleteService { .. } | Self::RaiseLevel { .. } => None,

@@ -10,13 +10,18 @@
 //! that a later version adds is put behind the last word, after a number of its own, and left out while it
 //! has the value that it had before it was there.
 
+mod spec;
+
+use std::collections::BTreeMap;
+
 use ipnet::Ipv4Net;
 use warren_types::{
-    EnvVar, Exit, Id, Limits, Mode, Node, NodeDescription, NodeId, NodeStatus, Observed, Protocol,
-    PublishMode, PublishedPort, Resources, Revision, Service, ServiceSpec, Task, TaskId, TaskSpec,
+    Availability, Exit, Id, Mode, Node, NodeDescription, NodeId, NodeRole, NodeStatus, Observed, Placement,
+    Protocol, PublishMode, PublishedPort, Resources, Revision, Service, ServiceSpec, Task, TaskId, Token,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
+use self::spec::task_spec;
 use super::{Cluster, State};
 
 /// What a state held after the entry at `index`, as one number.
@@ -62,6 +67,7 @@ impl Sum {
         state.services().for_each(|held| sum.add(service(held)));
         state.tasks().for_each(|held| sum.add(task(held)));
         state.nodes().for_each(|held| sum.add(node(held)));
+        state.tokens().for_each(|held| sum.add(token(held)));
         state.cursors.iter().for_each(|(node, place)| sum.add(cursor(*node, *place)));
         sum
     }
@@ -94,6 +100,8 @@ enum Kind {
     Port = 11,
     List = 12,
     NodeDescription = 13,
+    Token = 14,
+    Placement = 15,
 }
 
 /// The cluster's settings.
@@ -117,15 +125,35 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
 /// All of a service.
 pub(super) fn service(service: &Service) -> u64 {
     let [high, low] = halves(service.id.0);
-    let Revision { number, task, ports } = &*service.revision;
-    let current = [Kind::Revision as u64, *number, task_spec(task), list(ports.iter().map(port))];
-    let words = [Kind::Service as u64, high, low, service_spec(&service.spec), hash(current)];
-    hash(words).wrapping_add(standing(service))
+    let Service { spec, revision: current, history, pins, .. } = service;
+    let history = list(history.iter().map(|earlier| revision(earlier)));
+    let pins = list(pins.iter().flat_map(|(number, pin)| [*number, text(pin.as_str())]));
+    let kind = Kind::Service as u64;
+    hash([kind, high, low, service_spec(spec), revision(current), history, pins])
+        .wrapping_add(standing(service))
 }
 
-/// A service but for its spec and its revision.
+fn revision(revision: &Revision) -> u64 {
+    let Revision { number, created_at, task, ports, placement, forced } = revision;
+    let ports = list(ports.iter().map(port));
+    let kind = Kind::Revision as u64;
+    hash([kind, *number, created_at.0, task_spec(task), ports, self::placement(placement), *forced])
+}
+
+/// A service but for its spec and its revisions.
 pub(super) fn standing(service: &Service) -> u64 {
-    let Service { id, version, created_at, updated_at, spec: _, revision: _, removing, next_task } = service;
+    let Service {
+        id,
+        version,
+        created_at,
+        updated_at,
+        spec: _,
+        revision: _,
+        history: _,
+        pins: _,
+        removing,
+        next_task,
+    } = service;
     let [high, low] = halves(id.0);
     let kind = Kind::Standing as u64;
     hash([kind, high, low, *version, created_at.0, updated_at.0, u64::from(*removing), *next_task])
@@ -133,16 +161,35 @@ pub(super) fn standing(service: &Service) -> u64 {
 
 /// A task. Its revision never changes, so that its number says all.
 pub(super) fn task(task: &Task) -> u64 {
-    let Task { id, slot, revision, created_at, not_before, node, address, desired, observed, lost_since } =
-        task;
-    let Observed { state, attempt, since, reason, ready, exit, removed } = observed;
+    let Task {
+        id,
+        slot,
+        revision,
+        created_at,
+        not_before,
+        bound_to,
+        node,
+        address,
+        desired,
+        observed,
+        lost_since,
+    } = task;
+    let Observed { state, attempt, since, reason, ready, exit, removed, next_attempt } = observed;
     let TaskId { service, number } = id;
     let Exit { code, out_of_memory } = exit.unwrap_or(Exit { code: 0, out_of_memory: false });
-    let given =
-        [not_before.is_some(), node.is_some(), address.is_some(), exit.is_some(), lost_since.is_some()];
+    let given = [
+        not_before.is_some(),
+        node.is_some(),
+        address.is_some(),
+        exit.is_some(),
+        lost_since.is_some(),
+        bound_to.is_some(),
+        next_attempt.is_some(),
+    ];
     let said = [out_of_memory, *ready, *removed];
     let [service_high, service_low] = halves(service.0);
     let [node_high, node_low] = halves(node.map_or(Id(0), |node| node.0));
+    let [bound_high, bound_low] = halves(bound_to.map_or(Id(0), |node| node.0));
     hash([
         Kind::Task as u64,
         service_high,
@@ -160,6 +207,9 @@ pub(super) fn task(task: &Task) -> u64 {
         text(reason),
         lost_since.unwrap_or_default().0,
         pair(flags(given), flags(said)),
+        bound_high,
+        bound_low,
+        next_attempt.unwrap_or_default().0,
     ])
 }
 
@@ -170,6 +220,9 @@ pub(super) fn node(node: &Node) -> u64 {
         name,
         version,
         created_at,
+        role,
+        labels: given,
+        availability,
         description,
         subnet,
         status,
@@ -196,11 +249,57 @@ pub(super) fn node(node: &Node) -> u64 {
         status_since.0,
         *session,
         *assignment,
+        self::role(*role),
+        labels(given),
+        match availability {
+            Availability::Active => 1,
+            Availability::Pause => 2,
+            Availability::Drain => 3,
+        },
     ])
 }
 
+/// A join token.
+pub(super) fn token(token: &Token) -> u64 {
+    let Token { id, version, role, hash: secret, created_at, expires_at, uses, max_uses } = token;
+    let [high, low] = halves(id.0);
+    hash([
+        Kind::Token as u64,
+        high,
+        low,
+        *version,
+        self::role(*role),
+        xxh3_64(&secret.0),
+        created_at.0,
+        flags([expires_at.is_some(), max_uses.is_some()]).into(),
+        expires_at.unwrap_or_default().0,
+        pair(*uses, max_uses.unwrap_or(0)),
+    ])
+}
+
+fn role(role: NodeRole) -> u64 {
+    match role {
+        NodeRole::Worker => 1,
+        NodeRole::Manager => 2,
+    }
+}
+
+fn labels(labels: &BTreeMap<String, String>) -> u64 {
+    list(labels.iter().flat_map(|(key, value)| [text(key), text(value)]))
+}
+
 fn node_description(description: &NodeDescription) -> u64 {
-    let NodeDescription { resources, architecture, kernel, runtime, version, address } = description;
+    let NodeDescription {
+        resources,
+        disk,
+        os,
+        architecture,
+        kernel,
+        runtime,
+        version,
+        address,
+        labels: given,
+    } = description;
     let Resources { cpu, memory } = resources;
     hash([
         Kind::NodeDescription as u64,
@@ -211,6 +310,9 @@ fn node_description(description: &NodeDescription) -> u64 {
         text(runtime),
         text(version),
         text(address),
+        disk.0,
+        text(os),
+        labels(given),
     ])
 }
 
@@ -221,38 +323,27 @@ pub(super) fn cursor(node: NodeId, place: u32) -> u64 {
 }
 
 fn service_spec(spec: &ServiceSpec) -> u64 {
-    let ServiceSpec { name, labels, mode, task, ports } = spec;
-    let Mode::Replicated { replicas } = mode;
+    let ServiceSpec { name, labels: given, mode, task, ports, placement } = spec;
+    let (kind, replicas) = match mode {
+        Mode::Replicated { replicas } => (0, *replicas),
+        Mode::Global => (1, 0),
+    };
     hash([
         Kind::ServiceSpec as u64,
         text(name.as_str()),
-        list(labels.iter().flat_map(|(key, value)| [text(key), text(value)])),
-        u64::from(*replicas),
+        labels(given),
+        pair(kind, replicas),
         task_spec(task),
         list(ports.iter().map(port)),
+        self::placement(placement),
     ])
 }
 
-fn task_spec(spec: &TaskSpec) -> u64 {
-    let TaskSpec { image, command, args, env, limits, reservations, stop_grace } = spec;
-    let Limits { cpu, memory } = limits;
-    let texts =
-        |words: &Option<Vec<String>>| words.iter().flatten().map(|word| text(word)).collect::<Vec<_>>();
-    let env = env.iter().flat_map(|EnvVar { name, value }| [text(name), text(value)]);
-    hash([
-        Kind::TaskSpec as u64,
-        text(image.as_str()),
-        list(texts(command).into_iter()),
-        list(texts(args).into_iter()),
-        list(env),
-        cpu.map_or(0, |cpu| cpu.0),
-        memory.map_or(0, |memory| memory.0),
-        reservations.cpu.0,
-        reservations.memory.0,
-        stop_grace.as_secs(),
-        stop_grace.subsec_nanos().into(),
-        flags([command.is_some(), args.is_some(), cpu.is_some(), memory.is_some()]).into(),
-    ])
+fn placement(placement: &Placement) -> u64 {
+    let Placement { constraints, max_per_node } = placement;
+    let constraints = list(constraints.iter().map(|constraint| text(&constraint.to_string())));
+    let most = pair(max_per_node.is_some().into(), max_per_node.unwrap_or(0));
+    hash([Kind::Placement as u64, constraints, most])
 }
 
 fn port(port: &PublishedPort) -> u64 {

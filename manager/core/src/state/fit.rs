@@ -6,7 +6,7 @@ use warren_types::{Bytes, MilliCpu, Node, Resources};
 /// What is taken of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Sum of the reservations of tasks that hold the node.
+    /// Sum of the reservations of tasks that hold the node and have not ended.
     pub reserved: Resources,
     /// How many tasks hold the node; each has an address.
     pub tasks: u32,
@@ -28,17 +28,15 @@ impl Usage {
         wanted.cpu <= free.cpu && wanted.memory <= free.memory
     }
 
-    /// Takes `reserved` for one more task. Sums of what fits cannot overflow; what a damaged snapshot says
+    /// Takes `reserved` for a task. Sums of what fits cannot overflow; what a damaged snapshot says
     /// can, and is found by the invariants, so the arithmetic only has to be reversible.
     pub(crate) fn take(&mut self, reserved: Resources) {
         self.reserved.cpu.0 = self.reserved.cpu.0.wrapping_add(reserved.cpu.0);
         self.reserved.memory.0 = self.reserved.memory.0.wrapping_add(reserved.memory.0);
-        self.tasks = self.tasks.wrapping_add(1);
     }
 
     pub(crate) fn give_back(&mut self, reserved: Resources) {
         self.reserved.cpu.0 = self.reserved.cpu.0.wrapping_sub(reserved.cpu.0);
         self.reserved.memory.0 = self.reserved.memory.0.wrapping_sub(reserved.memory.0);
-        self.tasks = self.tasks.wrapping_sub(1);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_types::{Node, NodeStatus, PublishedPort, Service, ServiceId, Task, TaskState};
+use warren_types::{Mode, Node, NodeStatus, PublishedPort, Service, ServiceId, Task, TaskState, Token};
 
 use super::digest::Sum;
-use super::{Index, State, address};
+use super::{HISTORY, Index, MAX_TOKENS, State, address};
 
 /// An invariant that does not hold. Always a defect, never something a person did.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,7 +24,7 @@ impl State {
     /// The first invariant that does not hold.
     pub fn check(&self) -> Result<(), Broken> {
         self.check_objects()?;
-        let rebuilt = Index::of(self.services(), self.nodes(), self.tasks());
+        let rebuilt = Index::of(self.services(), self.nodes(), self.tasks(), self.tokens());
         ensure(rebuilt == self.index, || format!("index {:?} should be {rebuilt:?}", self.index))?;
         let summed = Sum::of(self);
         ensure(summed == self.sum, || format!("the digest's {:?} should be {summed:?}", self.sum))
@@ -53,7 +53,8 @@ impl State {
             ensure(task.id.number >= next, || format!("the number of task {} was given before", task.id))?;
         }
         for old in before.nodes() {
-            let new = self.node(&old.id).ok_or_else(|| Broken(format!("node {} vanished", old.id)))?;
+            let Some(new) = self.node(&old.id) else { continue };
+            // A node that was removed and joined again in one step is another: see the subnets.
             let forward = new.session >= old.session && new.assignment >= old.assignment;
             ensure(forward && new.subnet == old.subnet, || format!("node {} went back to {new:?}", old.id))?;
         }
@@ -66,12 +67,15 @@ impl State {
         }
         self.check_services()?;
         self.check_nodes()?;
-        let mut slots = BTreeSet::new();
+        self.check_tokens()?;
+        let mut slots: BTreeMap<_, u32> = BTreeMap::new();
         let mut addresses = BTreeMap::new();
         for task in self.tasks() {
             self.check_task(task)?;
-            let taken = task.is_live() && !slots.insert((task.id.service, task.slot));
-            ensure(!taken, || format!("task {} is the second live one of slot {}", task.id, task.slot))?;
+            let live = slots.entry((task.id.service, task.slot)).or_default();
+            *live += u32::from(task.is_live());
+            // Only a replacement waits: whatever comes beside another is not told to run at first.
+            ensure(*live <= 2, || format!("task {} is the third live one of slot {}", task.id, task.slot))?;
             if let Some(address) = task.address.filter(|_| task.holds_node()) {
                 let other = addresses.insert(address, task.id);
                 ensure(other.is_none(), || format!("{address} is held by {} and {other:?}", task.id))?;
@@ -86,7 +90,10 @@ impl State {
         for service in self.services() {
             let Service { id, spec, revision, version, .. } = &**service;
             ensure(names.insert(&spec.name), || format!("two services are called {}", spec.name))?;
-            let current = revision.task == spec.task && revision.ports == spec.ports;
+            self.check_history(service)?;
+            let current = revision.task == spec.task
+                && revision.ports == spec.ports
+                && revision.placement == spec.placement;
             ensure(current, || format!("service {id} has a revision that is not of its spec"))?;
             ensure(*version <= self.applied.index, || format!("service {id} is of a later entry"))?;
             ensure(self.cluster.is_some(), || format!("service {id} without a cluster"))?;
@@ -97,7 +104,48 @@ impl State {
                 same.push((*port, *id));
             }
         }
+        self.check_earlier_ports(&published)
+    }
+
+    /// Ports of tasks of earlier revisions are still those of their service.
+    fn check_earlier_ports(
+        &self,
+        published: &BTreeMap<u16, Vec<(PublishedPort, ServiceId)>>,
+    ) -> Result<(), Broken> {
+        for task in self.tasks().filter(|task| task.is_live() || task.holds_node()) {
+            for port in &task.revision.ports {
+                let mut others = published.get(&port.host_port).into_iter().flatten();
+                let other = others.find(|(other, id)| *id != task.id.service && other.collides(port));
+                ensure(other.is_none(), || format!("port {port} of task {} is also of {other:?}", task.id))?;
+            }
+        }
         Ok(())
+    }
+
+    /// Earlier revisions count up to the current one; there are as many as can be returned to, and those that
+    /// tasks have; and only what is there is pinned.
+    fn check_history(&self, service: &Service) -> Result<(), Broken> {
+        let Service { id, history, revision, pins, .. } = service;
+        let all: Vec<u64> = history.iter().chain([revision]).map(|revision| revision.number).collect();
+        ensure(all.is_sorted_by(|a, b| a < b), || format!("service {id} has the revisions {all:?}"))?;
+        let strange = pins.keys().find(|number| !all.contains(number));
+        ensure(strange.is_none(), || format!("service {id} pins {strange:?}, of which it knows nothing"))?;
+        let beyond = &history[..history.len().saturating_sub(HISTORY)];
+        let used = |number| self.tasks_of(id).any(|task| task.revision.number == number);
+        let unused = beyond.iter().find(|revision| !used(revision.number));
+        ensure(unused.is_none(), || format!("service {id} keeps {unused:?}, which nothing needs"))
+    }
+
+    fn check_tokens(&self) -> Result<(), Broken> {
+        let mut hashes = BTreeSet::new();
+        for token in self.tokens() {
+            let Token { id, version, uses, max_uses, .. } = **token;
+            ensure(hashes.insert(token.hash), || format!("token {id} has the secret of another"))?;
+            ensure(max_uses.is_none_or(|most| uses <= most), || format!("token {id} was used {uses} times"))?;
+            ensure(version <= self.applied.index, || format!("token {id} is of a later entry"))?;
+        }
+        let count = self.tokens.len();
+        ensure(count <= MAX_TOKENS, || format!("there are {count} tokens"))
     }
 
     fn check_nodes(&self) -> Result<(), Broken> {
@@ -124,8 +172,14 @@ impl State {
         let service =
             self.service(&id.service).ok_or_else(|| Broken(format!("task {id} without a service")))?;
         ensure(id.number < service.next_task && id.number > 0, || format!("task {id} has a number to come"))?;
-        let known = task.revision.number <= service.revision.number;
-        ensure(known, || format!("task {id} is of revision {}, which is to come", task.revision.number))?;
+        let mut known = service.history.iter().chain([&service.revision]);
+        ensure(known.any(|known| *known == task.revision), || {
+            format!("task {id} is of revision {}, which its service does not know", task.revision.number)
+        })?;
+        let global = service.spec.mode == Mode::Global;
+        ensure(global == task.bound_to.is_some(), || format!("task {id} is bound to {:?}", task.bound_to))?;
+        let astray = task.bound_to.is_some() && task.node.is_some() && task.bound_to != task.node;
+        ensure(!astray, || format!("task {id} is on {:?} and bound to {:?}", task.node, task.bound_to))?;
         ensure(*slot > 0, || format!("task {id} has slot 0"))?;
         ensure(task.created_at <= self.clock, || format!("task {id} was created in the future"))?;
         ensure(observed.since <= self.clock, || format!("task {id} was observed in the future"))?;
@@ -149,7 +203,14 @@ impl State {
             }
             (node, address) => return Err(Broken(format!("task {id} is on {node:?} with {address:?}"))),
         };
-        let node = self.node(&node).ok_or_else(|| Broken(format!("task {id} is on no known node")))?;
+        let Some(node) = self.node(&node) else {
+            let gone = task.observed.removed && task.lost_since.is_none();
+            return ensure(gone, || format!("task {id} holds something on a node that was removed"));
+        };
+        // Of a node that was removed and joined again, what it had before is gone.
+        if task.observed.removed {
+            return ensure(task.lost_since.is_none(), || format!("task {id} is lost and removed"));
+        }
         let inside = address::is_for_tasks(node.subnet, address);
         ensure(inside, || format!("{address} of task {id} is not for tasks of {}", node.subnet))?;
         let lost = task.holds_node() && node.status == NodeStatus::Down;

@@ -1,6 +1,6 @@
 //! The answer to a command, and what it altered.
 
-use warren_types::{NodeId, ServiceId, TaskId};
+use warren_types::{NodeId, ServiceId, TaskId, TokenId};
 
 use super::Refusal;
 
@@ -42,6 +42,13 @@ pub enum Answer {
         /// Its version now.
         version: u64,
     },
+    /// Of a join token.
+    Token {
+        /// The token.
+        id: TokenId,
+        /// Its version now.
+        version: u64,
+    },
     /// Of a new session.
     Session {
         /// Higher than any before it on this node.
@@ -62,4 +69,6 @@ pub enum Change {
     Node(NodeId),
     /// What a node should have.
     Assignment(NodeId),
+    /// A join token.
+    Token(TokenId),
 }

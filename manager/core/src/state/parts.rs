@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warren_types::{Node, Revision, Service, ServiceId, Task, Timestamp};
+use warren_types::{Node, Revision, Service, ServiceId, Task, Timestamp, Token};
 
 use super::digest::Sum;
 use super::{Applied, Broken, Cluster, Index, State};
@@ -29,6 +29,8 @@ pub struct Parts {
     pub nodes: Vec<(Arc<Node>, u32)>,
     /// By id. Tasks of one revision share it; after `restore` they do so again, whatever was read.
     pub tasks: Vec<Arc<Task>>,
+    /// By id.
+    pub tokens: Vec<Arc<Token>>,
 }
 
 impl State {
@@ -45,6 +47,7 @@ impl State {
             services: self.services.values().cloned().collect(),
             nodes: self.nodes.values().map(|node| (node.clone(), cursor(node))).collect(),
             tasks: self.tasks.values().cloned().collect(),
+            tokens: self.tokens.values().cloned().collect(),
         }
     }
 
@@ -59,6 +62,7 @@ impl State {
             level: parts.level,
             cluster: parts.cluster,
             services: parts.services.into_iter().map(|service| (service.id, service)).collect(),
+            tokens: parts.tokens.into_iter().map(|token| (token.id, token)).collect(),
             subnets: parts.subnets,
             ..Self::default()
         };
@@ -70,7 +74,10 @@ impl State {
         }
         let mut revisions: BTreeMap<(ServiceId, u64), Arc<Revision>> = state
             .services()
-            .map(|service| ((service.id, service.revision.number), service.revision.clone()))
+            .flat_map(|service| {
+                service.history.iter().chain([&service.revision]).map(|known| (service.id, known))
+            })
+            .map(|(service, known)| ((service, known.number), known.clone()))
             .collect();
         for mut task in parts.tasks {
             let number = task.revision.number;
@@ -87,7 +94,7 @@ impl State {
             state.tasks.insert(task.id, task);
         }
         state.check_objects()?;
-        state.index = Index::of(state.services(), state.nodes(), state.tasks());
+        state.index = Index::of(state.services(), state.nodes(), state.tasks(), state.tokens());
         state.sum = Sum::of(&state);
         let found = state.digest().value;
         match parts.digest {

@@ -2,16 +2,17 @@
 
 mod resolve;
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
 use warren_types::{
-    Assignment, AssignmentVersion, Node, NodeId, NodeName, NodeSettings, Service, ServiceId, ServiceName,
-    Task, TaskAssignment, TaskId,
+    Assignment, AssignmentVersion, Mode, Node, NodeId, NodeName, NodeSettings, Service, ServiceId,
+    ServiceName, Task, TaskAssignment, TaskId, Token, TokenHash, TokenId,
 };
 
-use super::{Counts, State, Usage};
+use super::{Claim, Counts, State, Usage, claim};
 
 /// How often a worker sends usage and conditions.
 pub const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -54,10 +55,77 @@ impl State {
         self.tasks.range(numbers(*service)).map(|(_, task)| task)
     }
 
-    /// The task that occupies the slot.
+    /// Join tokens by id, from the first after `last`.
+    pub fn tokens_after(&self, last: Option<TokenId>) -> impl Iterator<Item = &Arc<Token>> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        self.tokens.range((from, Bound::Unbounded)).map(|(_, token)| token)
+    }
+
+    /// The token with that secret's hash.
+    pub fn token_of(&self, hash: &TokenHash) -> Option<&Arc<Token>> {
+        self.index.token_hashes.get(hash).and_then(|id| self.tokens.get(id))
+    }
+
+    /// The tasks that occupy the slot: one, or the one that is replaced and then its replacement.
+    pub fn live_tasks<'a>(
+        &'a self,
+        service: &ServiceId,
+        slot: u32,
+    ) -> impl Iterator<Item = &'a Arc<Task>> + use<'a> {
+        self.index.occupants(*service, slot).filter_map(|id| self.tasks.get(&id))
+    }
+
+    /// The task that occupies the slot; of two the one that is replaced, since it is the one that serves.
     pub fn live_task(&self, service: &ServiceId, slot: u32) -> Option<&Arc<Task>> {
-        let number = *self.index.live.get(&(*service, slot))?;
-        self.tasks.get(&TaskId { service: *service, number })
+        self.live_tasks(service, slot).next()
+    }
+
+    /// The live task that this one is there to replace.
+    pub fn predecessor(&self, task: &Task) -> Option<&Arc<Task>> {
+        self.live_task(&task.id.service, task.slot).filter(|other| other.id.number < task.id.number)
+    }
+
+    /// The slot that a node is in global services: the number of its subnet, from 1. `None` where it is too large
+    /// for one.
+    pub fn slot_of(&self, node: &Node) -> Option<u32> {
+        let number = self.cluster.as_ref()?.number_of(&node.subnet)?;
+        u32::try_from(number).ok()?.checked_add(1)
+    }
+
+    /// How many tasks a service should have: its replicas, or the nodes that it has or should have a task on.
+    /// Nothing for one that is being removed.
+    pub fn wanted(&self, service: &Service) -> u32 {
+        match service.spec.mode {
+            _ if service.removing => 0,
+            Mode::Replicated { replicas } => replicas,
+            Mode::Global => {
+                let wanted = self.nodes().filter(|node| match claim(service, node) {
+                    Claim::New => true,
+                    Claim::Keep => self.has_task_on(&service.id, &node.id),
+                    Claim::Nothing => false,
+                });
+                u32::try_from(wanted.count()).unwrap_or(u32::MAX)
+            }
+        }
+    }
+
+    /// The services whose tasks may have to change because the node did: those that have a task there, and the
+    /// global ones.
+    pub fn services_concerned(&self, node: &NodeId) -> BTreeSet<ServiceId> {
+        let global = self.services().filter(|service| service.spec.mode == Mode::Global);
+        self.tasks_on(node).map(|task| task.id.service).chain(global.map(|service| service.id)).collect()
+    }
+
+    /// A live task of the service is on the node.
+    pub(crate) fn has_task_on(&self, service: &ServiceId, node: &NodeId) -> bool {
+        self.index.spread.contains_key(&(*service, *node))
+    }
+
+    /// How many live tasks of the task's service the node has, without the one that it replaces.
+    pub(crate) fn crowd(&self, task: &Task, node: NodeId) -> u32 {
+        let here = self.index.spread.get(&(task.id.service, node)).copied().unwrap_or(0);
+        let replaced = self.predecessor(task).is_some_and(|other| other.node == Some(node));
+        here.saturating_sub(u32::from(replaced))
     }
 
     /// Tasks that hold the node: not yet reported as removed. In order of their addresses.
@@ -94,12 +162,14 @@ impl State {
 
     /// A task as its worker must know it. `None` until it has an address.
     pub fn task_assignment(&self, task: &Task) -> Option<TaskAssignment> {
+        let service = self.services.get(&task.id.service)?;
         Some(TaskAssignment {
             id: task.id,
-            service: self.services.get(&task.id.service)?.spec.name.clone(),
+            service: service.spec.name.clone(),
             slot: task.slot,
             revision: task.revision.number,
             spec: task.revision.task.clone(),
+            digest: service.pins.get(&task.revision.number).cloned(),
             ports: task.revision.ports.clone(),
             address: task.address?,
             desired: task.desired,
@@ -120,7 +190,8 @@ impl State {
         })
     }
 
-    /// Tasks of a service that are not live any more or on a node that is down, oldest first.
+    /// Tasks of a service that are not live any more, on a node that is down, or waiting to replace another, oldest
+    /// first.
     pub(crate) fn unsettled_of<'a>(
         &'a self,
         service: &ServiceId,
@@ -130,6 +201,6 @@ impl State {
 }
 
 /// Every task id that the service can give.
-fn numbers(service: ServiceId) -> std::ops::RangeInclusive<TaskId> {
+pub(crate) fn numbers(service: ServiceId) -> std::ops::RangeInclusive<TaskId> {
     TaskId { service, number: 0 }..=TaskId { service, number: u64::MAX }
 }

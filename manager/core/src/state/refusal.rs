@@ -1,6 +1,6 @@
 //! Why a command or a question was refused: what was wanted, what was found, what to do.
 
-use warren_types::{ClusterId, NodeName, PublishedPort, ServiceName, Violations};
+use warren_types::{ClusterId, NodeName, NodeStatus, PublishedPort, ServiceName, Violations};
 
 /// A kind of object, as people call it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,15 +11,18 @@ pub enum Kind {
     Task,
     /// A node.
     Node,
+    /// A join token.
+    Token,
 }
 
 impl Kind {
-    /// `service`, `task`, `node`.
+    /// `service`, `task`, `node`, `token`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Service => "service",
             Self::Task => "task",
             Self::Node => "node",
+            Self::Token => "token",
         }
     }
 }
@@ -134,6 +137,57 @@ pub enum Refusal {
         sent: u64,
         /// Number of the newest session.
         current: u64,
+    },
+    /// The service has no such revision.
+    #[error(
+        "service {service} has no revision {wanted} to return to; `warren service history {service}` shows those it has"
+    )]
+    NoRevision {
+        /// The service.
+        service: ServiceName,
+        /// As it was asked for.
+        wanted: u64,
+    },
+    /// The service was never changed.
+    #[error("service {service} has only its first revision; there is nothing to return to")]
+    NothingBefore {
+        /// The service.
+        service: ServiceName,
+    },
+    /// The node cannot be forgotten yet.
+    #[error(
+        "node {node} is {status} and has {tasks} tasks; drain it or stop it first, or force it and lose them",
+        status = status.as_str()
+    )]
+    NodeInUse {
+        /// The node.
+        node: NodeName,
+        /// Whether managers hear of it.
+        status: NodeStatus,
+        /// How many tasks hold something there.
+        tasks: u32,
+    },
+    /// There is no token with that secret, or not any more.
+    #[error(
+        "the token is not known: it was removed, or its end is missing; make a new one with `warren token create`"
+    )]
+    TokenUnknown,
+    /// The token is too old.
+    #[error("the token expired; make a new one with `warren token create`")]
+    TokenExpired,
+    /// The token has been used as often as it may.
+    #[error(
+        "the token has been used {uses} times, as often as it may; make a new one with `warren token create`"
+    )]
+    TokenUsedUp {
+        /// How often.
+        uses: u32,
+    },
+    /// There are as many tokens as there may be.
+    #[error("there are {found} tokens already; remove some first (`warren token ls`)")]
+    TooManyTokens {
+        /// How many.
+        found: u32,
     },
     /// No node subnet is left.
     #[error("all {given} node subnets of the cluster's address ranges are given out; add a range")]

@@ -1,6 +1,8 @@
 //! Whatever is thrown at a state, in whatever order: it never panics, never contradicts itself, takes
 //! nothing twice, survives a snapshot, and settles once the nonsense stops.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use warren_core::state::Parts;
 use warren_core::{Command, NewTask, Outcome, State};
@@ -54,12 +56,20 @@ fn amounts() -> impl Strategy<Value = Resources> {
 }
 
 fn any_spec() -> impl Strategy<Value = ServiceSpec> {
-    (0..3usize, 0..6u32, amounts(), prop::option::of(0..3u16)).prop_map(
-        |(name, replicas, reservations, port)| {
+    let number = || prop::option::weighted(0.3, 1..3u32);
+    (0..3usize, 0..6u32, amounts(), prop::option::of(0..3u16), any::<bool>(), number(), number()).prop_map(
+        |(name, replicas, reservations, port, global, zone, most)| {
             let name = ["web", "api", "db"][name];
             let mut spec =
                 port.map_or_else(|| spec(name, replicas), |port| publishing(name, replicas, port * 80));
             spec.task.reservations = reservations;
+            let zone = zone.map(|zone| format!("node.labels.zone == {zone}").parse().unwrap());
+            spec.placement.constraints = zone.into_iter().collect();
+            if global && replicas > 3 {
+                spec.mode = Mode::Global;
+            } else {
+                spec.placement.max_per_node = most;
+            }
             spec
         },
     )
@@ -78,7 +88,9 @@ fn any_report() -> impl Strategy<Value = TaskReport> {
     )
         .prop_map(|(task, attempt, state, since, reason, ready, removed, exited)| {
             let exit = exited.then_some(Exit { code: 1, out_of_memory: false });
-            TaskReport { task, attempt, state, since, reason, ready, exit, removed }
+            let next_attempt = exited.then_some(since);
+            let image = (ready && attempt == 0).then(|| digest(if removed { 'a' } else { 'b' }));
+            TaskReport { task, attempt, state, since, reason, ready, exit, removed, next_attempt, image }
         })
 }
 
@@ -91,16 +103,75 @@ fn persons_command() -> impl Strategy<Value = Command> {
             .prop_map(|(id, version, replicas, at)| Command::ScaleService { id, version, replicas, at }),
         1 => (id(), version(), time())
             .prop_map(|(id, version, at)| Command::RemoveService { id, version, at }),
+        3 => (id(), version(), any_spec(), prop::bool::weighted(0.2), time()).prop_map(
+            |(id, version, spec, force, at)| Command::UpdateService { id, version, spec, force, at }
+        ),
+        2 => (id(), version(), prop::option::of(0..5u64), time()).prop_map(
+            |(id, version, revision, at)| Command::RollbackService { id, version, revision, at }
+        ),
+        2 => tokens_command(),
         1 => time().prop_map(|at| Command::CreateCluster { id: ClusterId(Id(9)), ranges: vec![], level: 1, at }),
     ]
 }
 
+fn token_id() -> impl Strategy<Value = TokenId> {
+    (1..4u128).prop_map(|number| TokenId(Id(number)))
+}
+
+fn secret() -> impl Strategy<Value = TokenHash> {
+    (1..4u8).prop_map(|byte| TokenHash([byte; 32]))
+}
+
+fn role() -> impl Strategy<Value = NodeRole> {
+    prop::sample::select(vec![NodeRole::Worker, NodeRole::Manager])
+}
+
+fn tokens_command() -> impl Strategy<Value = Command> {
+    let bounds = (prop::option::of(time()), prop::option::of(0..3u32));
+    prop_oneof![
+        (token_id(), role(), secret(), bounds, time()).prop_map(
+            |(id, role, hash, (expires_at, max_uses), at)| Command::CreateToken {
+                id,
+                role,
+                hash,
+                expires_at,
+                max_uses,
+                at,
+            }
+        ),
+        (token_id(), time()).prop_map(|(id, at)| Command::RemoveToken { id, at }),
+        (term(), prop::collection::vec(token_id(), 0..3), time())
+            .prop_map(|(term, tokens, at)| Command::DeleteTokens { term, tokens, at }),
+        (secret(), node(), "[abc]", time()).prop_map(|(hash, id, name, at)| {
+            let (name, description) = (name.parse().unwrap(), description(resources(1000, 512)));
+            Command::JoinNode { hash, id, name, description, at }
+        }),
+    ]
+}
+
+fn label() -> impl Strategy<Value = (String, String)> {
+    (1..3u32).prop_map(|zone| ("zone".to_string(), zone.to_string()))
+}
+
 fn nodes_command() -> impl Strategy<Value = Command> {
     prop_oneof![
-        (node(), "[abc]", amounts(), time()).prop_map(|(id, name, resources, at)| {
+        (node(), "[abc]", role(), amounts(), time()).prop_map(|(id, name, role, resources, at)| {
             let (name, description) = (name.parse().unwrap(), description(resources));
-            Command::RegisterNode { id, name, description, at }
+            Command::RegisterNode { id, name, role, description, at }
         }),
+        (node(), any::<bool>(), time()).prop_map(|(id, force, at)| Command::RemoveNode { id, force, at }),
+        (
+            node(),
+            prop::option::weighted(0.2, 0..9u64),
+            prop::option::of(label()),
+            prop::option::weighted(0.3, Just("zone".to_string())),
+            prop::option::of(prop::sample::select(&Availability::ALL[..])),
+            time(),
+        )
+            .prop_map(|(id, version, add, rm, availability, at)| {
+                let (label_add, label_rm) = (add.into_iter().collect(), rm.into_iter().collect());
+                Command::UpdateNode { id, version, label_add, label_rm, availability, at }
+            }),
         (node(), amounts(), time()).prop_map(|(node, resources, at)| {
             Command::OpenSession { node, description: description(resources), at }
         }),
@@ -110,8 +181,18 @@ fn nodes_command() -> impl Strategy<Value = Command> {
 }
 
 fn planned_command() -> impl Strategy<Value = Command> {
-    let new_task =
-        (0..8u32, prop::option::of(time())).prop_map(|(slot, not_before)| NewTask { slot, not_before });
+    let desired = prop::sample::select(&Desired::ALL[..]);
+    let replaces = prop::option::of(0..12u64);
+    let bound_to = prop::option::weighted(0.3, node());
+    let new_task = (0..8u32, prop::option::of(time()), desired, replaces, bound_to).prop_map(
+        |(slot, not_before, desired, replaces, bound_to)| NewTask {
+            slot,
+            not_before,
+            desired,
+            replaces,
+            bound_to,
+        },
+    );
     let statuses = [NodeStatus::Unknown, NodeStatus::Ready, NodeStatus::Down];
     let id = || service().prop_map(service_id);
     prop_oneof![
@@ -199,13 +280,14 @@ fn calm_down(world: &mut World) {
             world.connect(number);
         }
     }
-    for _ in 0..4 {
+    for _ in 0..40 {
         world.now = Timestamp(u64::MAX);
         world.settle();
         world.clean_up();
         for service in 1..5 {
             world.reap(service);
         }
+        world.carry_out(warren_core::reap_tokens);
     }
 }
 
@@ -225,8 +307,11 @@ proptest! {
         let placement = warren_core::schedule(&world.state, world.now);
         for service in world.state.services() {
             prop_assert!(!service.removing, "{} was not removed", service.spec.name);
-            let counts = world.state.counts(&service.id);
-            prop_assert_eq!(counts.live, service.spec.replicas());
+            let rollout = warren_core::rollout(&world.state, &service.id);
+            let slots: BTreeSet<u32> = world.live(service.id.0.0).into_iter().map(|(slot, _)| slot).collect();
+            prop_assert_eq!(u32::try_from(slots.len()).unwrap(), rollout.total, "{:?}", service.spec);
+            let done = rollout.updated == rollout.total || rollout.stopped.is_some() || rollout.waiting.is_some();
+            prop_assert!(done, "{rollout:?}");
         }
         for task in world.state.tasks().filter(|task| task.is_live()) {
             let runs = task.observed.state == TaskState::Running;

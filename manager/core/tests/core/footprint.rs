@@ -1,6 +1,6 @@
 //! What a task costs in memory.
 
-use warren_core::{Command, NewTask, State, schedule_up_to};
+use warren_core::{Command, State, schedule_up_to};
 use warren_types::*;
 
 use crate::counting::count;
@@ -19,7 +19,7 @@ fn run(state: &mut State, command: &Command) {
 fn create_tasks(state: &mut State, at: Timestamp) {
     for number in 1..=SERVICES {
         let id = service_id(number);
-        let slots = (1..=TASKS_EACH).map(|slot| NewTask { slot, not_before: None }).collect();
+        let slots = (1..=TASKS_EACH).map(new_task).collect();
         run(state, &Command::CreateService { id, spec: spec(&format!("s{number}"), TASKS_EACH), at });
         run(state, &Command::CreateTasks { term: TERM, service: id, revision: 1, slots, at });
     }

@@ -87,7 +87,7 @@ fn a_gated_meaning_changes_at_the_same_entry_on_every_member() {
     for command in &log[2..] {
         apply(&mut on_new, new, command).unwrap();
     }
-    assert_eq!(on_new.service(&service_id(1)).unwrap().spec.replicas(), 8);
+    assert_eq!(on_new.service(&service_id(1)).unwrap().spec.replicas(), Some(8));
 
     // The old member comes back with the new program: on its own state and with the rest of the log, or from
     // the first entry on.

@@ -86,7 +86,13 @@ fn late_digests_do_not_turn_time_back() {
 fn nodes_that_never_connected_are_not_judged() {
     let mut world = World::new();
     let (name, description) = ("one".parse().unwrap(), description(resources(1, 1)));
-    world.accept(warren_core::Command::RegisterNode { id: node_id(1), name, description, at: world.now });
+    world.accept(warren_core::Command::RegisterNode {
+        id: node_id(1),
+        name,
+        role: warren_types::NodeRole::Worker,
+        description,
+        at: world.now,
+    });
     let mut liveness = Liveness::start(&world.state, at(0));
     assert_eq!(judge(&mut liveness, &mut world, at(99_000)), (vec![], vec![], None));
 }

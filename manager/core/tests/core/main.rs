@@ -4,18 +4,26 @@
 
 mod backoff;
 mod chance;
+mod completion;
 mod counting;
 mod digest;
+mod drain;
 mod footprint;
+mod globals;
+mod joining;
 mod level;
 mod liveness;
 mod nodes;
+mod pins;
 mod queries;
 mod reconciling;
 mod refusals;
+mod removal;
 mod reports;
+mod revisions;
 mod scheduling;
 mod services;
 mod snapshots;
 mod tasks;
+mod updates;
 mod world;

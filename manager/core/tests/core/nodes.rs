@@ -9,7 +9,13 @@ use crate::world::*;
 
 fn register(number: u128, name: &str) -> Command {
     let (id, description) = (node_id(number), description(resources(1000, 512)));
-    Command::RegisterNode { id, name: name.parse().unwrap(), description, at: Timestamp(0) }
+    Command::RegisterNode {
+        id,
+        name: name.parse().unwrap(),
+        role: NodeRole::Worker,
+        description,
+        at: Timestamp(0),
+    }
 }
 
 #[test]

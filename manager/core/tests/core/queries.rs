@@ -13,7 +13,13 @@ fn world() -> World {
         let node = NodeId(id.0);
         let (name, description) =
             (format!("{name}.example").parse().unwrap(), description(resources(4000, 512)));
-        world.accept(warren_core::Command::RegisterNode { id: node, name, description, at: world.now });
+        world.accept(warren_core::Command::RegisterNode {
+            id: node,
+            name,
+            role: NodeRole::Worker,
+            description,
+            at: world.now,
+        });
     }
     world.node(1, resources(4000, 512));
     world.state.services().map(|service| service.id.0.0).collect::<Vec<_>>().into_iter().for_each(|id| {

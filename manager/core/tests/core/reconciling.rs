@@ -190,11 +190,11 @@ fn plans_are_bounded_and_go_on() {
 fn plans_carry_the_term_of_the_state() {
     let mut world = World::new();
     world.service(1, spec("web", 1));
-    let plan = warren_core::reconcile_replicated(&world.state, &service_id(1), world.now);
+    let plan = warren_core::reconcile_service(&world.state, &service_id(1), world.now);
     assert!(plan.commands.iter().all(|command| command.planned_in() == Some(TERM)));
     // A new leader's own first entry carries no command.
     let index = world.state.applied().index + 1;
     world.state.advance(warren_core::Applied { term: TERM + 1, index });
-    let plan = warren_core::reconcile_replicated(&world.state, &service_id(1), world.now);
+    let plan = warren_core::reconcile_service(&world.state, &service_id(1), world.now);
     assert!(matches!(plan.commands[..], [Command::CreateTasks { term, .. }] if term == TERM + 1));
 }

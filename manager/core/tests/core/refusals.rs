@@ -55,8 +55,63 @@ fn nodes_that_never_connected_are_told_apart() {
     world.reconcile(1);
     let (id, at) = (node_id(1), world.now);
     let (name, description) = ("one".parse().unwrap(), description(resources(1000, 512)));
-    world.accept(Command::RegisterNode { id, name, description, at });
+    world.accept(Command::RegisterNode { id, name, role: NodeRole::Worker, description, at });
     assert_eq!(world.reason(1, 1), "0 of 1 nodes fit: 1 has joined but not connected yet");
+}
+
+#[test]
+fn what_people_said_of_nodes_and_services_is_a_reason() {
+    let check = |constraints: &[&str], most: Option<u32>, wanted: &str| {
+        let mut world = World::with_nodes(5);
+        world.label(1, "zone", Some("a"));
+        world.availability(2, Availability::Drain);
+        world.availability(3, Availability::Drain);
+        world.availability(4, Availability::Pause);
+        let mut spec = constrained("web", 3, constraints);
+        spec.placement.max_per_node = most;
+        world.service(1, spec);
+        world.settle();
+        assert_eq!(world.reason(1, 3), wanted);
+    };
+    let unmet = "2 do not meet \"node.labels.zone == b\"";
+    check(
+        &["node.labels.zone == b"],
+        None,
+        &format!("0 of 5 nodes fit: 2 are drained, {unmet}, 1 is paused"),
+    );
+    check(
+        &["node.labels.zone == a", "node.name != node-1"],
+        None,
+        "0 of 5 nodes fit: 2 are drained, 1 is paused, 1 does not meet \"node.labels.zone == a\", \
+         1 does not meet \"node.name != node-1\"",
+    );
+    let crowded = "2 have 1 task of the service already, as many as one node may have";
+    check(&[], Some(1), &format!("0 of 5 nodes fit: 2 are drained, {crowded}, 1 is paused"));
+    check(&[], None, "");
+}
+
+#[test]
+fn every_key_of_a_constraint_is_honoured() {
+    for (constraint, admitted) in [
+        ("node.id == 0000000000000000000000001", true),
+        ("node.id == 0000000000000000000000002", false),
+        ("node.name == node-1", true),
+        ("node.name in (node-2,node-3)", false),
+        ("node.ip == 192.0.2.1", true),
+        ("node.ip notin (192.0.2.1)", false),
+        ("node.role == worker", true),
+        ("node.role == manager", false),
+        ("node.arch == amd64", true),
+        ("node.os != linux", false),
+        ("node.labels.zone == a", true),
+        ("node.labels.disk exists", false),
+    ] {
+        let mut world = World::with_nodes(1);
+        world.label(1, "zone", Some("a"));
+        world.service(1, constrained("web", 1, &[constraint]));
+        world.settle();
+        assert_eq!(world.task(1, 1).node.is_some(), admitted, "{constraint}");
+    }
 }
 
 #[test]

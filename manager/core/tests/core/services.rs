@@ -87,7 +87,7 @@ fn scaling_compares_versions_and_can_be_repeated() {
     assert_eq!(world.refuse(scale(Some(2), 6)), conflict);
     assert_eq!(world.refuse(scale(None, 2_000_000)), "replicas: 2000000 is more than 1000000");
     let service = world.state.service(&service_id(1)).unwrap();
-    assert_eq!((service.spec.replicas(), service.revision.number), (5, 1));
+    assert_eq!((service.spec.replicas(), service.revision.number), (Some(5), 1));
     let missing = Command::ScaleService { id: service_id(7), version: None, replicas: 1, at: Timestamp(0) };
     assert!(world.refuse(missing).ends_with("does not exist; `warren service ls` shows what does"));
 }

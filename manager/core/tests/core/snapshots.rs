@@ -60,18 +60,22 @@ fn contradictions_are_found() {
     }
     check(|parts| parts.cluster = None, "without a cluster");
     check(|parts| drop(parts.services.remove(0)), "without a service");
-    check(|parts| drop(parts.nodes.remove(0)), "is on no known node");
+    check(|parts| drop(parts.nodes.remove(0)), "on a node that was removed");
     check(|parts| parts.subnets = 0, "was never given");
     check(|parts| parts.applied.index = 0, "is of a later entry");
     check(|parts| parts.clock = Timestamp(0), "in the future");
-    check(|parts| task(parts).slot = 2, "is the second live one of slot 2");
+    let crowd = |parts: &mut Parts| parts.tasks.iter_mut().for_each(|task| Arc::make_mut(task).slot = 2);
+    check(crowd, "is the third live one of slot 2");
     check(|parts| task(parts).slot = 0, "has slot 0");
     check(|parts| task(parts).address = Some([10, 0, 0, 1].into()), "is not for tasks of");
     check(|parts| task(parts).address = None, "with None");
     check(|parts| task(parts).lost_since = Some(Timestamp(1)), "is lost since");
     check(|parts| task(parts).observed.removed = true, "is removed and");
     check(|parts| task(parts).observed.state = TaskState::Starting, "is ready and");
-    check(|parts| Arc::make_mut(&mut task(parts).revision).number = 1 << 40, "which is to come");
+    check(
+        |parts| Arc::make_mut(&mut task(parts).revision).number = 1 << 40,
+        "which its service does not know",
+    );
     check(|parts| Arc::make_mut(&mut task(parts).revision).ports.clear(), "has another revision 1");
     check(|parts| task(parts).id.number = 99, "has a number to come");
     check(|parts| node(parts).subnet = "10.0.1.0/24".parse().unwrap(), "was given twice");

@@ -8,7 +8,7 @@ use warren_types::*;
 use crate::world::*;
 
 fn create(slots: &[u32]) -> Command {
-    let slots = slots.iter().map(|slot| NewTask { slot: *slot, not_before: None }).collect();
+    let slots = slots.iter().map(|slot| new_task(*slot)).collect();
     Command::CreateTasks { term: TERM, service: service_id(1), revision: 1, slots, at: Timestamp(0) }
 }
 
@@ -77,7 +77,7 @@ fn a_task_that_is_held_back_is_not_placed() {
     let mut world = World::with_nodes(1);
     world.service(1, spec("web", 1));
     let not_before = Some(world.now + Duration::from_secs(1));
-    let slots = vec![NewTask { slot: 1, not_before }];
+    let slots = vec![NewTask { not_before, ..new_task(1) }];
     world.accept(Command::CreateTasks {
         term: TERM,
         service: service_id(1),

@@ -14,6 +14,9 @@ pub struct World {
     pub now: Timestamp,
 }
 
+/// For so long a task must have run before the one that it replaces goes.
+pub const SETTLED: Duration = Duration::from_secs(2);
+
 pub fn service_id(number: u128) -> ServiceId {
     ServiceId(Id(number))
 }
@@ -33,11 +36,14 @@ pub fn resources(cpu: u64, mebibytes: u64) -> Resources {
 pub fn description(resources: Resources) -> NodeDescription {
     NodeDescription {
         resources,
+        disk: Bytes(100 << 30),
+        os: "linux".into(),
         architecture: "amd64".into(),
         kernel: "6.1".into(),
         runtime: "containerd 1.6.20".into(),
         version: "0.1.0".into(),
         address: "192.0.2.1".into(),
+        labels: Default::default(),
     }
 }
 
@@ -48,7 +54,29 @@ pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
         mode: Mode::Replicated { replicas },
         task: TaskSpec::new("demo:1".parse().unwrap()),
         ports: Vec::new(),
+        placement: Default::default(),
     }
+}
+
+pub fn global(name: &str) -> ServiceSpec {
+    ServiceSpec { mode: Mode::Global, ..spec(name, 0) }
+}
+
+/// Where `constraints` are met.
+pub fn constrained(name: &str, replicas: u32, constraints: &[&str]) -> ServiceSpec {
+    let mut spec = spec(name, replicas);
+    spec.placement.constraints = constraints.iter().map(|text| text.parse().unwrap()).collect();
+    spec
+}
+
+/// A digest of one letter.
+pub fn digest(letter: char) -> ImageDigest {
+    format!("sha256:{}", letter.to_string().repeat(64)).parse().unwrap()
+}
+
+/// A task that runs at once in a slot that has none.
+pub fn new_task(slot: u32) -> NewTask {
+    NewTask { slot, not_before: None, desired: Desired::Running, replaces: None, bound_to: None }
 }
 
 pub fn reserving(name: &str, replicas: u32, reservations: Resources) -> ServiceSpec {
@@ -73,6 +101,8 @@ pub fn report(task: TaskId, attempt: u32, state: TaskState) -> TaskReport {
         ready: state == TaskState::Running,
         exit: None,
         removed: false,
+        next_attempt: None,
+        image: None,
     }
 }
 
@@ -138,7 +168,13 @@ impl World {
     pub fn node(&mut self, number: u128, resources: Resources) {
         let (id, at) = (node_id(number), self.now);
         let name = format!("node-{number}").parse().unwrap();
-        self.accept(Command::RegisterNode { id, name, description: description(resources), at });
+        self.accept(Command::RegisterNode {
+            id,
+            name,
+            role: NodeRole::Worker,
+            description: description(resources),
+            at,
+        });
         self.connect(number);
     }
 
@@ -162,6 +198,54 @@ impl World {
     #[track_caller]
     pub fn service(&mut self, number: u128, spec: ServiceSpec) -> Answer {
         self.accept(Command::CreateService { id: service_id(number), spec, at: self.now })
+    }
+
+    #[track_caller]
+    pub fn update(&mut self, number: u128, spec: ServiceSpec) -> Answer {
+        let (id, version, at) = (service_id(number), None, self.now);
+        self.accept(Command::UpdateService { id, version, spec, force: false, at })
+    }
+
+    /// The service runs another image from now on.
+    #[track_caller]
+    pub fn update_image(&mut self, number: u128, image: &str) -> Answer {
+        let mut spec = (*self.state.service(&service_id(number)).unwrap().spec).clone();
+        spec.task.image = image.parse().unwrap();
+        self.update(number, spec)
+    }
+
+    /// The service's version.
+    pub fn version(&self, number: u128) -> u64 {
+        self.state.service(&service_id(number)).unwrap().version
+    }
+
+    #[track_caller]
+    pub fn rollback(&mut self, number: u128, revision: Option<u64>) {
+        let (id, at) = (service_id(number), self.now);
+        let version = Some(self.version(number));
+        self.accept(Command::RollbackService { id, version, revision, at });
+    }
+
+    #[track_caller]
+    pub fn availability(&mut self, number: u128, availability: Availability) {
+        let (id, at) = (node_id(number), self.now);
+        let (label_add, label_rm, availability) =
+            (Default::default(), Default::default(), Some(availability));
+        self.accept(Command::UpdateNode { id, version: None, label_add, label_rm, availability, at });
+    }
+
+    /// Sets a label, or takes it away.
+    #[track_caller]
+    pub fn label(&mut self, number: u128, key: &str, value: Option<&str>) {
+        let (id, at, availability) = (node_id(number), self.now, None);
+        let label_add = value.map(|value| (key.to_string(), value.to_string())).into_iter().collect();
+        let label_rm = if value.is_none() { [key.to_string()].into() } else { Default::default() };
+        self.accept(Command::UpdateNode { id, version: None, label_add, label_rm, availability, at });
+    }
+
+    #[track_caller]
+    pub fn remove_node(&mut self, number: u128) {
+        self.accept(Command::RemoveNode { id: node_id(number), force: true, at: self.now });
     }
 
     #[track_caller]
@@ -205,7 +289,7 @@ impl World {
 
     #[track_caller]
     pub fn reconcile(&mut self, service: u128) -> Plan {
-        self.carry_out(|state, now| reconcile_replicated(state, &service_id(service), now))
+        self.carry_out(|state, now| reconcile_service(state, &service_id(service), now))
     }
 
     #[track_caller]
@@ -215,7 +299,7 @@ impl World {
 
     /// Places what waits, after which nothing more can be placed.
     #[track_caller]
-    pub fn schedule(&mut self) -> Placement {
+    pub fn schedule(&mut self) -> warren_core::Placement {
         let placement = schedule(&self.state, self.now);
         if let Some(command) = placement.command(&self.state, self.now) {
             self.accept(command);
@@ -229,6 +313,10 @@ impl World {
     /// All services reconciled and scheduled once, and every placed task that is wanted runs.
     #[track_caller]
     pub fn settle(&mut self) {
+        // What runs beside the task that it replaces has run for long enough.
+        if self.state.tasks().any(|task| task.is_live() && self.state.predecessor(task).is_some()) {
+            self.wait(SETTLED);
+        }
         let services: Vec<_> = self.state.services().map(|service| service.id.0.0).collect();
         services.into_iter().for_each(|service| drop(self.reconcile(service)));
         self.schedule();
@@ -238,10 +326,13 @@ impl World {
                 && task.node.is_some()
                 && task.state() < TaskState::Running
         };
-        let attempt = |task: &std::sync::Arc<Task>| (task.id, task.observed.attempt.max(1));
+        let attempt = |task: &std::sync::Arc<Task>| match task.desired {
+            Desired::Ready => (task.id, task.observed.attempt, TaskState::Ready),
+            _ => (task.id, task.observed.attempt.max(1), TaskState::Running),
+        };
         let starting: Vec<_> = self.state.tasks().filter(starting).map(attempt).collect();
-        for (task, attempt) in starting {
-            self.report(report(task, attempt, TaskState::Running));
+        for (task, attempt, state) in starting {
+            self.report(report(task, attempt, state));
         }
     }
 

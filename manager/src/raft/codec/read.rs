@@ -4,10 +4,10 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use warren_core::{Command, NewTask};
-use warren_proto::convert::{desired, node_status, stored_service_spec};
+use warren_proto::convert::{availability, desired, node_role, node_status, stored_service_spec};
 use warren_proto::v1;
 use warren_proto::v1::command::Command as Wire;
-use warren_types::{NodeDescription, TaskId, TaskReport, Timestamp, Violation, Violations};
+use warren_types::{NodeDescription, TaskId, TaskReport, Timestamp, TokenHash, Violation, Violations};
 
 pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
     Ok(match wire {
@@ -28,6 +28,15 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
         Wire::RemoveService(w) => {
             Command::RemoveService { id: text("id", &w.id)?, version: w.version, at: at(w.at) }
         }
+        Wire::UpdateService(w) => {
+            let spec = stored_service_spec(given("spec", w.spec)?)?;
+            let (version, force) = (w.version, w.force);
+            Command::UpdateService { id: text("id", &w.id)?, version, spec, force, at: at(w.at) }
+        }
+        Wire::RollbackService(w) => {
+            let v1::RollbackService { version, revision, .. } = w;
+            Command::RollbackService { id: text("id", &w.id)?, version, revision, at: at(w.at) }
+        }
         Wire::CreateTasks(w) => create_tasks(w)?,
         Wire::AssignTasks(w) => assign_tasks(w)?,
         Wire::SetDesired(w) => {
@@ -43,9 +52,17 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
         Wire::RaiseLevel(w) => Command::RaiseLevel { term: w.term, level: w.level },
         Wire::RegisterNode(w) => {
             let description: NodeDescription = given("description", w.description)?.try_into()?;
-            let (id, name) = (text("id", &w.id)?, text("name", &w.name)?);
-            Command::RegisterNode { id, name, description, at: at(w.at) }
+            let (id, name, role) = (text("id", &w.id)?, text("name", &w.name)?, node_role(w.role)?);
+            Command::RegisterNode { id, name, role, description, at: at(w.at) }
         }
+        Wire::UpdateNode(w) => update_node(w)?,
+        Wire::RemoveNode(w) => Command::RemoveNode { id: text("id", &w.id)?, force: w.force, at: at(w.at) },
+        Wire::CreateToken(w) => create_token(w)?,
+        Wire::RemoveToken(w) => Command::RemoveToken { id: text("id", &w.id)?, at: at(w.at) },
+        Wire::DeleteTokens(w) => {
+            Command::DeleteTokens { term: w.term, tokens: texts("tokenIds", &w.token_ids)?, at: at(w.at) }
+        }
+        Wire::JoinNode(w) => join_node(w)?,
         Wire::OpenSession(w) => {
             let description = given("description", w.description)?.try_into()?;
             Command::OpenSession { node: text("nodeId", &w.node_id)?, description, at: at(w.at) }
@@ -55,13 +72,52 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
 }
 
 fn create_tasks(w: v1::CreateTasks) -> Result<Command, Violations> {
-    let slots =
-        w.slots.iter().map(|new| NewTask { slot: new.slot, not_before: new.not_before.map(Timestamp) });
+    let slot = |new: &v1::NewTask| -> Result<NewTask, Violations> {
+        Ok(NewTask {
+            slot: new.slot,
+            not_before: new.not_before.map(Timestamp),
+            desired: desired(new.desired)?,
+            replaces: new.replaces,
+            bound_to: optional("boundTo", &new.bound_to)?,
+        })
+    };
     Ok(Command::CreateTasks {
         term: w.term,
         service: text("serviceId", &w.service_id)?,
         revision: w.revision,
-        slots: slots.collect(),
+        slots: w.slots.iter().map(slot).collect::<Result<_, _>>()?,
+        at: at(w.at),
+    })
+}
+
+fn update_node(w: v1::UpdateNode) -> Result<Command, Violations> {
+    Ok(Command::UpdateNode {
+        id: text("id", &w.id)?,
+        version: w.version,
+        label_add: w.label_add,
+        label_rm: w.label_rm.into_iter().collect(),
+        availability: w.availability.map(availability).transpose()?,
+        at: at(w.at),
+    })
+}
+
+fn create_token(w: v1::CreateToken) -> Result<Command, Violations> {
+    Ok(Command::CreateToken {
+        id: text("id", &w.id)?,
+        role: node_role(w.role)?,
+        hash: hash("hash", &w.hash)?,
+        expires_at: w.expires_at.map(at),
+        max_uses: w.max_uses,
+        at: at(w.at),
+    })
+}
+
+fn join_node(w: v1::JoinNode) -> Result<Command, Violations> {
+    Ok(Command::JoinNode {
+        hash: hash("hash", &w.hash)?,
+        id: text("id", &w.id)?,
+        name: text("name", &w.name)?,
+        description: given("description", w.description)?.try_into()?,
         at: at(w.at),
     })
 }
@@ -90,6 +146,16 @@ pub(super) fn text<T: FromStr<Err: Display>>(path: &str, text: &str) -> Result<T
 
 pub(super) fn texts<T: FromStr<Err: Display>>(path: &str, all: &[String]) -> Result<Vec<T>, Violations> {
     all.iter().map(|one| text(path, one)).collect()
+}
+
+/// What an empty text says is not there.
+pub(super) fn optional<T: FromStr<Err: Display>>(path: &str, found: &str) -> Result<Option<T>, Violations> {
+    if found.is_empty() { Ok(None) } else { text(path, found).map(Some) }
+}
+
+pub(super) fn hash(path: &str, bytes: &[u8]) -> Result<TokenHash, Violations> {
+    let whole = <[u8; 32]>::try_from(bytes);
+    whole.map(TokenHash).map_err(|_| Violation::new(path, "is not of 32 bytes").into())
 }
 
 pub(super) fn given<T>(path: &str, value: Option<T>) -> Result<T, Violations> {

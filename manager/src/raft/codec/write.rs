@@ -1,9 +1,10 @@
-//! Commands to the wire.
+//! Commands to the wire, by noun.
 
+use bytes::Bytes;
 use warren_core::{Command, NewTask};
 use warren_proto::v1;
 use warren_proto::v1::command::Command as Wire;
-use warren_types::{NodeId, TaskId};
+use warren_types::{NodeId, TaskId, TokenHash};
 
 pub(super) fn command(command: &Command) -> Wire {
     match command {
@@ -13,6 +14,34 @@ pub(super) fn command(command: &Command) -> Wire {
             level: *level,
             at: at.0,
         }),
+        Command::RaiseLevel { term, level } => {
+            Wire::RaiseLevel(v1::RaiseLevel { term: *term, level: *level })
+        }
+        Command::CreateService { .. }
+        | Command::ScaleService { .. }
+        | Command::UpdateService { .. }
+        | Command::RollbackService { .. }
+        | Command::RemoveService { .. }
+        | Command::DeleteService { .. } => service(command),
+        Command::CreateTasks { .. }
+        | Command::AssignTasks { .. }
+        | Command::SetDesired { .. }
+        | Command::DeleteTasks { .. }
+        | Command::ReportTasks { .. } => task(command),
+        Command::RegisterNode { .. }
+        | Command::UpdateNode { .. }
+        | Command::RemoveNode { .. }
+        | Command::SetNodeStatus { .. }
+        | Command::OpenSession { .. } => node(command),
+        Command::CreateToken { .. }
+        | Command::RemoveToken { .. }
+        | Command::DeleteTokens { .. }
+        | Command::JoinNode { .. } => token(command),
+    }
+}
+
+fn service(command: &Command) -> Wire {
+    match command {
         Command::CreateService { id, spec, at } => {
             Wire::CreateService(v1::CreateService { id: id.to_string(), spec: Some(spec.into()), at: at.0 })
         }
@@ -22,26 +51,29 @@ pub(super) fn command(command: &Command) -> Wire {
             replicas: *replicas,
             at: at.0,
         }),
+        Command::UpdateService { id, version, spec, force, at } => Wire::UpdateService(v1::UpdateService {
+            id: id.to_string(),
+            version: *version,
+            spec: Some(spec.into()),
+            force: *force,
+            at: at.0,
+        }),
+        Command::RollbackService { id, version, revision, at } => {
+            let (version, revision) = (*version, *revision);
+            Wire::RollbackService(v1::RollbackService { id: id.to_string(), version, revision, at: at.0 })
+        }
         Command::RemoveService { id, version, at } => {
             Wire::RemoveService(v1::RemoveService { id: id.to_string(), version: *version, at: at.0 })
         }
-        Command::RegisterNode { id, name, description, at } => Wire::RegisterNode(v1::RegisterNode {
-            id: id.to_string(),
-            name: name.to_string(),
-            description: Some(description.into()),
-            at: at.0,
-        }),
-        Command::OpenSession { node, description, at } => Wire::OpenSession(v1::OpenSession {
-            node_id: node.to_string(),
-            description: Some(description.into()),
-            at: at.0,
-        }),
-        Command::ReportTasks { node, session, reports, at } => Wire::ReportTasks(v1::ReportTasks {
-            node_id: node.to_string(),
-            session: *session,
-            reports: reports.iter().map(Into::into).collect(),
-            at: at.0,
-        }),
+        Command::DeleteService { term, id } => {
+            Wire::DeleteService(v1::DeleteService { term: *term, id: id.to_string() })
+        }
+        other => unreachable!("sorted by `command`: {other:?}"),
+    }
+}
+
+fn task(command: &Command) -> Wire {
+    match command {
         Command::CreateTasks { term, service, revision, slots, at } => Wire::CreateTasks(v1::CreateTasks {
             term: *term,
             service_id: service.to_string(),
@@ -56,18 +88,44 @@ pub(super) fn command(command: &Command) -> Wire {
         }),
         Command::SetDesired { term, tasks, desired, at } => Wire::SetDesired(v1::SetDesired {
             term: *term,
-            task_ids: ids(tasks),
+            task_ids: texts(tasks),
             desired: v1::Desired::from(*desired).into(),
             at: at.0,
         }),
         Command::DeleteTasks { term, tasks } => {
-            Wire::DeleteTasks(v1::DeleteTasks { term: *term, task_ids: ids(tasks) })
+            Wire::DeleteTasks(v1::DeleteTasks { term: *term, task_ids: texts(tasks) })
         }
-        Command::DeleteService { term, id } => {
-            Wire::DeleteService(v1::DeleteService { term: *term, id: id.to_string() })
+        Command::ReportTasks { node, session, reports, at } => Wire::ReportTasks(v1::ReportTasks {
+            node_id: node.to_string(),
+            session: *session,
+            reports: reports.iter().map(Into::into).collect(),
+            at: at.0,
+        }),
+        other => unreachable!("sorted by `command`: {other:?}"),
+    }
+}
+
+fn node(command: &Command) -> Wire {
+    match command {
+        Command::RegisterNode { id, name, role, description, at } => Wire::RegisterNode(v1::RegisterNode {
+            id: id.to_string(),
+            name: name.to_string(),
+            description: Some(description.into()),
+            at: at.0,
+            role: v1::NodeRole::from(*role).into(),
+        }),
+        Command::UpdateNode { id, version, label_add, label_rm, availability, at } => {
+            Wire::UpdateNode(v1::UpdateNode {
+                id: id.to_string(),
+                version: *version,
+                label_add: label_add.clone(),
+                label_rm: label_rm.iter().cloned().collect(),
+                availability: availability.map(|given| v1::Availability::from(given).into()),
+                at: at.0,
+            })
         }
-        Command::RaiseLevel { term, level } => {
-            Wire::RaiseLevel(v1::RaiseLevel { term: *term, level: *level })
+        Command::RemoveNode { id, force, at } => {
+            Wire::RemoveNode(v1::RemoveNode { id: id.to_string(), force: *force, at: at.0 })
         }
         Command::SetNodeStatus { term, node, session, status, at } => {
             Wire::SetNodeStatus(v1::SetNodeStatus {
@@ -78,15 +136,60 @@ pub(super) fn command(command: &Command) -> Wire {
                 at: at.0,
             })
         }
+        Command::OpenSession { node, description, at } => Wire::OpenSession(v1::OpenSession {
+            node_id: node.to_string(),
+            description: Some(description.into()),
+            at: at.0,
+        }),
+        other => unreachable!("sorted by `command`: {other:?}"),
     }
 }
 
-fn ids(tasks: &[TaskId]) -> Vec<String> {
-    tasks.iter().map(ToString::to_string).collect()
+fn token(command: &Command) -> Wire {
+    match command {
+        Command::CreateToken { id, role, hash, expires_at, max_uses, at } => {
+            Wire::CreateToken(v1::CreateToken {
+                id: id.to_string(),
+                role: v1::NodeRole::from(*role).into(),
+                hash: bytes(hash),
+                expires_at: expires_at.map(|at| at.0),
+                max_uses: *max_uses,
+                at: at.0,
+            })
+        }
+        Command::RemoveToken { id, at } => {
+            Wire::RemoveToken(v1::RemoveToken { id: id.to_string(), at: at.0 })
+        }
+        Command::DeleteTokens { term, tokens, at } => {
+            Wire::DeleteTokens(v1::DeleteTokens { term: *term, token_ids: texts(tokens), at: at.0 })
+        }
+        Command::JoinNode { hash, id, name, description, at } => Wire::JoinNode(v1::JoinNode {
+            hash: bytes(hash),
+            id: id.to_string(),
+            name: name.to_string(),
+            description: Some(description.into()),
+            at: at.0,
+        }),
+        other => unreachable!("sorted by `command`: {other:?}"),
+    }
+}
+
+pub(super) fn bytes(TokenHash(hash): &TokenHash) -> Bytes {
+    Bytes::copy_from_slice(hash)
+}
+
+fn texts(all: &[impl ToString]) -> Vec<String> {
+    all.iter().map(ToString::to_string).collect()
 }
 
 fn new_task(new: &NewTask) -> v1::NewTask {
-    v1::NewTask { slot: new.slot, not_before: new.not_before.map(|at| at.0) }
+    v1::NewTask {
+        slot: new.slot,
+        not_before: new.not_before.map(|at| at.0),
+        desired: v1::Desired::from(new.desired).into(),
+        replaces: new.replaces,
+        bound_to: new.bound_to.map(|node| node.to_string()).unwrap_or_default(),
+    }
 }
 
 fn placement((task, node): &(TaskId, NodeId)) -> v1::TaskPlacement {

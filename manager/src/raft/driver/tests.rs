@@ -3,11 +3,13 @@
 mod faulty;
 mod holding;
 
+use std::collections::BTreeMap;
+
 use tempfile::TempDir;
 use warren_consensus::Config;
 use warren_core::{Answer, Command, Refusal};
 use warren_log::{Batch as LogBatch, ConfState, CrashPoint, Disk, LogStore, Snapshots};
-use warren_types::{ClusterId, Id, NodeDescription, NodeId, Resources, Timestamp};
+use warren_types::{Bytes, ClusterId, Id, NodeDescription, NodeId, NodeRole, Resources, Timestamp};
 
 use self::faulty::{Faulty, Mood};
 use super::*;
@@ -53,6 +55,9 @@ fn rig(disk: &Faulty, dir: &TempDir, entries: usize) -> Rig {
 fn description() -> NodeDescription {
     NodeDescription {
         resources: Resources::default(),
+        disk: Bytes(0),
+        os: String::new(),
+        labels: BTreeMap::new(),
         architecture: "amd64".into(),
         kernel: "6.1".into(),
         runtime: "none".into(),
@@ -85,7 +90,8 @@ impl Rig {
         self.leads().await;
         self.create(1).await.unwrap();
         let (name, description) = ("n1".parse().unwrap(), description());
-        let command = Command::RegisterNode { id: NODE, name, description, at: Timestamp(1) };
+        let command =
+            Command::RegisterNode { id: NODE, name, role: NodeRole::Worker, description, at: Timestamp(1) };
         self.store.propose(command).await.unwrap();
     }
 

@@ -1,11 +1,12 @@
 //! Unary calls: retries, deadlines, errors, pages.
 
 use tonic::{Code, Status};
-use warren_proto::Problem;
-use warren_types::{Violation, Violations};
+use warren_proto::{Problem, v1};
+use warren_security::CaDigest;
+use warren_types::{Id, NodeRole, TokenId, Violation, Violations};
 
-use super::fake::{Manager, Script};
-use crate::{Client, Error};
+use super::fake::{Manager, Script, service};
+use crate::{Client, Error, LogsOf, LogsWish, TokenWish};
 
 #[tokio::test]
 async fn a_manager_that_is_unavailable_for_a_moment_is_asked_again() {
@@ -87,4 +88,61 @@ async fn a_list_that_does_not_advance_ends() {
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     assert_eq!(client.services().list().await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn going_back_one_is_not_done_twice_when_its_answer_was_lost() {
+    let lost = Err(Status::unavailable("the manager stops"));
+    let rollbacks = [lost, Ok(service("web")), Ok(service("web"))];
+    let manager = Manager::new(Script { rollbacks: rollbacks.into(), ..Script::default() });
+    let (target, _serving) = manager.serve_socket();
+    let client = Client::connect(&target).await.unwrap();
+    client.services().rollback("web", None, None).await.unwrap();
+    client.services().rollback("web", Some(3), None).await.unwrap();
+    assert_eq!(manager.asked(), ["web", "web Some(0) None", "web Some(0) None", "web None Some(3)"]);
+}
+
+#[tokio::test]
+async fn a_tokens_secret_stays_here() {
+    let digest = CaDigest::from_bytes([5; 32]);
+    let info = v1::InfoResponse { ca_digest: digest.to_string(), ..Default::default() };
+    let manager = Manager::new(Script { info: Some(info), ..Script::default() });
+    let (target, _serving) = manager.serve_socket();
+    let client = Client::connect(&target).await.unwrap();
+    let ttl = Some(std::time::Duration::from_micros(1));
+    let wish = TokenWish { role: NodeRole::Worker, ttl, max_uses: Some(1) };
+    let id = TokenId(Id(9));
+    let made = client.tokens().create(id, &wish).await.unwrap();
+    assert_eq!((&made.token.id, made.secret.authority()), (&id.to_string(), digest));
+    let sent = manager.0.lock().unwrap().tokens.remove(0);
+    assert_eq!(sent.hash[..], made.secret.hash().0);
+    assert_eq!((sent.ttl_ms, sent.max_uses), (1, Some(1)), "a short life is not taken for an endless one");
+    assert!(!format!("{made:?}").contains(&made.secret.reveal()[71..]));
+}
+
+#[tokio::test]
+async fn lines_arrive_until_they_end_or_break() {
+    let entry = |slot| v1::LogEntry { slot, ..Default::default() };
+    let broken = Status::from(Problem::new(Code::Unavailable, "STOPPING", "this manager stops"));
+    let logs = [vec![Ok(entry(1)), Ok(entry(2))], vec![Ok(entry(3)), Err(broken)]];
+    let manager = Manager::new(Script { logs: logs.into(), ..Script::default() });
+    let (target, _serving) = manager.serve_socket();
+    let client = Client::connect(&target).await.unwrap();
+    let mut entries = client.logs().read(LogsOf::Task("web.1".into()), LogsWish::default()).await.unwrap();
+    assert_eq!(entries.next().await.unwrap(), Some(entry(1)));
+    assert_eq!(entries.next().await.unwrap(), Some(entry(2)));
+    assert_eq!(entries.next().await.unwrap(), None);
+    let wish = LogsWish { follow: true, tail: Some(7), since: Some(warren_types::Timestamp(8)) };
+    let mut entries = client.logs().read(LogsOf::Service("web".into()), wish).await.unwrap();
+    assert_eq!(entries.next().await.unwrap(), Some(entry(3)));
+    let error = entries.next().await.unwrap_err();
+    assert!(matches!(&error, Error::Refused { problem } if problem.reason == "STOPPING"), "{error:?}");
+    let wanted = v1::ReadLogsRequest {
+        service: "web".into(),
+        follow: true,
+        tail: Some(7),
+        since: Some(8),
+        ..Default::default()
+    };
+    assert_eq!(manager.asked()[1], format!("{wanted:?}"));
 }

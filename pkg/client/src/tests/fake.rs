@@ -15,9 +15,11 @@ use tonic::{Request, Response, Status, Streaming};
 use warren_proto::v1;
 use warren_proto::v1::cluster_server::ClusterServer;
 use warren_proto::v1::images_server::ImagesServer;
+use warren_proto::v1::logs_server::LogsServer;
 use warren_proto::v1::services_server::ServicesServer;
+use warren_proto::v1::tokens_server::TokensServer;
 use warren_security::{
-    CertificateAuthority, HandshakeLimits, LiveCertificate, LocalListener, Role, serve_local, serve_tls,
+    CertificateAuthority, LiveCertificate, LocalListener, Role, StrangerLimits, serve_local, serve_tls,
     server_config,
 };
 
@@ -34,6 +36,14 @@ pub struct Script {
     pub pages: VecDeque<(Vec<&'static str>, &'static str)>,
     /// What each `Cluster.Watch` streams before it ends.
     pub watches: VecDeque<Vec<Result<v1::WatchEvent, Status>>>,
+    /// What `Cluster.Info` answers; nothing at all while it is not given.
+    pub info: Option<v1::InfoResponse>,
+    /// What `Services.Rollback` answers, in order.
+    pub rollbacks: VecDeque<Result<v1::Service, Status>>,
+    /// What each `Logs.Read` streams before it ends.
+    pub logs: VecDeque<Vec<Result<v1::LogEntry, Status>>>,
+    /// Tokens that were to be made.
+    pub tokens: Vec<v1::CreateTokenRequest>,
     /// References, page tokens and resume indexes, in the order they came.
     pub asked: Vec<String>,
     /// What came of an archive, and whether its end did.
@@ -62,6 +72,8 @@ impl Manager {
             .add_service(ServicesServer::new(self.clone()))
             .add_service(ClusterServer::new(self.clone()))
             .add_service(ImagesServer::new(self.clone()))
+            .add_service(TokensServer::new(self.clone()))
+            .add_service(LogsServer::new(self.clone()))
     }
 
     /// Serves a unix socket until the guard is dropped.
@@ -93,7 +105,7 @@ impl Manager {
         let own = LiveCertificate::new(&authority.issue(&own, SystemTime::now()).unwrap());
         let config = server_config(&authority.roots(), own).unwrap();
         let listener = TcpListener::from_std(listener).unwrap();
-        let incoming = serve_tls(listener, config, HandshakeLimits::default());
+        let incoming = serve_tls(listener, config, StrangerLimits::default());
         serving.runtime().spawn(self.router().serve_with_incoming(incoming));
         drop(entered);
         (address, serving)
@@ -174,6 +186,57 @@ impl v1::services_server::Services for Manager {
     async fn remove(&self, _: Request<v1::RemoveServiceRequest>) -> Result<Response<v1::Service>, Status> {
         Err(Status::unimplemented("not in the script"))
     }
+
+    async fn update(&self, _: Request<v1::UpdateServiceRequest>) -> Result<Response<v1::Service>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn rollback(
+        &self,
+        request: Request<v1::RollbackServiceRequest>,
+    ) -> Result<Response<v1::Service>, Status> {
+        let v1::RollbackServiceRequest { reference, version, revision } = request.into_inner();
+        let mut script = self.0.lock().unwrap();
+        script.asked.push(format!("{reference} {version:?} {revision:?}"));
+        script.rollbacks.pop_front().expect("the script has enough rollbacks").map(Response::new)
+    }
+
+    async fn history(&self, _: Request<v1::Reference>) -> Result<Response<v1::HistoryResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::tokens_server::Tokens for Manager {
+    async fn create(&self, request: Request<v1::CreateTokenRequest>) -> Result<Response<v1::Token>, Status> {
+        let request = request.into_inner();
+        let token = v1::Token { id: request.id.clone(), ..Default::default() };
+        self.0.lock().unwrap().tokens.push(request);
+        Ok(Response::new(token))
+    }
+
+    async fn list(&self, _: Request<v1::ListRequest>) -> Result<Response<v1::ListTokensResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn remove(&self, _: Request<v1::Reference>) -> Result<Response<v1::Token>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::logs_server::Logs for Manager {
+    type ReadStream = Events<v1::LogEntry>;
+
+    async fn read(
+        &self,
+        request: Request<v1::ReadLogsRequest>,
+    ) -> Result<Response<Self::ReadStream>, Status> {
+        let mut script = self.0.lock().unwrap();
+        script.asked.push(format!("{:?}", request.into_inner()));
+        let entries = script.logs.pop_front().expect("the script has enough logs");
+        Ok(Response::new(futures::stream::iter(entries).boxed()))
+    }
 }
 
 #[tonic::async_trait]
@@ -188,8 +251,12 @@ impl v1::cluster_server::Cluster for Manager {
     }
 
     async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
-        // Never answers: it must be the caller who ends this.
-        std::future::pending().await
+        let info = self.0.lock().unwrap().info.clone();
+        match info {
+            Some(info) => Ok(Response::new(info)),
+            // Never answers: it must be the caller who ends this.
+            None => std::future::pending().await,
+        }
     }
 
     async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
@@ -200,6 +267,25 @@ impl v1::cluster_server::Cluster for Manager {
 #[tonic::async_trait]
 impl v1::images_server::Images for Manager {
     type ImportStream = Events<v1::ImportProgress>;
+    type PullStream = Events<v1::PullProgress>;
+
+    async fn pull(&self, _: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn list(
+        &self,
+        _: Request<v1::ListImagesRequest>,
+    ) -> Result<Response<v1::ListImagesResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn prune(
+        &self,
+        _: Request<v1::PruneImagesRequest>,
+    ) -> Result<Response<v1::PruneImagesResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
 
     async fn import(
         &self,

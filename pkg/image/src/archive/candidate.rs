@@ -1,14 +1,12 @@
 //! One image ready to be ingested: its documents in memory, its layers as places in the archive.
 
 use crate::digest::Digest;
-use crate::document::{Configuration, Descriptor, Manifest, Platform};
+use crate::document::{Configuration, Descriptor, Manifest};
 use crate::error::Error;
+use crate::parts::Parts;
 use crate::reference::Reference;
 
 use super::{Archive, Span, parse};
-
-/// overlayfs takes at most 128 lower directories in one mount, and a container adds its own layer.
-const MAX_LAYERS: usize = 127;
 
 /// An image for this machine's platform, found complete in an archive.
 #[derive(Debug)]
@@ -17,14 +15,10 @@ pub(crate) struct Candidate {
     pub names: Vec<Reference>,
     /// A tag without a repository, if that is all the archive says.
     pub bare_tag: Option<String>,
-    /// The manifest's descriptor and bytes.
-    pub manifest: (Descriptor, Vec<u8>),
-    /// The configuration's descriptor and bytes.
-    pub config: (Descriptor, Vec<u8>),
-    /// Each layer's descriptor and bytes, lowest first.
-    pub layers: Vec<(Descriptor, Span)>,
-    /// Digests of the unpacked layers, one for each.
-    pub diff_ids: Vec<Digest>,
+    /// The image itself.
+    pub parts: Parts,
+    /// Where each layer's bytes lie, lowest first.
+    pub spans: Vec<Span>,
 }
 
 impl Candidate {
@@ -39,17 +33,9 @@ impl Candidate {
     ) -> Result<Self, Error> {
         let name = config.0.digest.to_string();
         let configuration: Configuration = parse(&name, &config.1)?;
-        check_platform(&name, &configuration.platform())?;
-        let diff_ids = configuration.rootfs.diff_ids;
-        if diff_ids.len() != layers.len() {
-            let reason = format!("it lists {} layers, the manifest {}", diff_ids.len(), layers.len());
-            return Err(Error::document(name, reason));
-        }
-        if layers.is_empty() || layers.len() > MAX_LAYERS {
-            let reason = format!("it has {} layers; want 1 to {MAX_LAYERS}", layers.len());
-            return Err(Error::document(name, reason));
-        }
-        Ok(Self { names: Vec::new(), bare_tag: None, manifest, config, layers, diff_ids })
+        let (layers, spans): (Vec<_>, Vec<_>) = layers.into_iter().unzip();
+        let parts = Parts::new(manifest, config, configuration, layers)?;
+        Ok(Self { names: Vec::new(), bare_tag: None, parts, spans })
     }
 
     /// Reads what a manifest in an OCI layout refers to.
@@ -59,24 +45,10 @@ impl Candidate {
         let config = blob(archive, &parsed.config, &name)?;
         let mut layers = Vec::with_capacity(parsed.layers.len());
         for layer in parsed.layers {
-            if !layer.is_layer() {
-                let what = format!("layer media type {:?}", layer.media_type);
-                return Err(Error::Unsupported { what, advice: "want a tar layer, plain or compressed" });
-            }
             let span = place(archive, &layer, &name)?;
             layers.push((layer, span));
         }
         Self::assemble(manifest, (parsed.config, config), layers)
-    }
-}
-
-pub(super) fn check_platform(what: &str, platform: &Platform) -> Result<(), Error> {
-    match platform.is_native() {
-        true => Ok(()),
-        false => {
-            let found = format!("{}/{}", platform.os, platform.architecture);
-            Err(Error::Platform { what: what.to_owned(), found })
-        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::document::{Configuration, Descriptor, Index, Manifest};
 use crate::error::Error;
+use crate::platform::Host;
 use crate::reference::Reference;
 
 use super::candidate::{Candidate, blob};
@@ -55,10 +56,11 @@ fn choose(
     if depth > MAX_NESTING {
         return Err(Error::document(listed_in, "indexes are nested too deeply"));
     }
+    let host = Host::native();
     let mut others = Vec::new();
     for descriptor in among {
-        if let Some(platform) = descriptor.platform.as_ref().filter(|platform| !platform.is_native()) {
-            others.push(format!("{}/{}", platform.os, platform.architecture));
+        if let Some(platform) = descriptor.platform.as_ref().filter(|each| host.fit(each).is_none()) {
+            others.push(platform.to_string());
             continue;
         }
         let name = descriptor.digest.to_string();
@@ -77,8 +79,8 @@ fn choose(
         let configuration: Configuration =
             parse(&manifest.config.digest.to_string(), &blob(archive, &manifest.config, &name)?)?;
         match configuration.platform() {
-            platform if platform.is_native() => return Ok(((*descriptor).clone(), bytes)),
-            platform => others.push(format!("{}/{}", platform.os, platform.architecture)),
+            platform if host.fit(&platform).is_some() => return Ok(((*descriptor).clone(), bytes)),
+            platform => others.push(platform.to_string()),
         }
     }
     Err(Error::Platform { what: listed_in.to_owned(), found: others.join(", ") })

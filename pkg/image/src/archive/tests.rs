@@ -57,12 +57,12 @@ fn both_formats_plain_and_gzip_give_the_same_image() {
         let found = candidates(bytes).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].names, [Reference::parse(NAME).unwrap()]);
-        assert_eq!(found[0].layers.len(), 1);
-        assert_eq!(found[0].diff_ids, candidates(&oci).unwrap()[0].diff_ids);
+        assert_eq!(found[0].parts.layers.len(), 1);
+        assert_eq!(found[0].parts.diff_ids, candidates(&oci).unwrap()[0].parts.diff_ids);
     }
     let (first, second) = (candidates(&docker).unwrap(), candidates(&docker).unwrap());
     assert_eq!(
-        first[0].manifest, second[0].manifest,
+        first[0].parts.manifest, second[0].parts.manifest,
         "the manifest written for docker-save is always the same"
     );
 }
@@ -176,7 +176,7 @@ fn a_link_inside_the_archive_is_followed_and_a_loop_is_not() {
 #[test]
 fn damaged_oci_layouts_are_refused() {
     let good = tiny().oci_archive().unwrap();
-    let config = candidates(&good).unwrap()[0].config.0.digest.hex().to_owned();
+    let config = candidates(&good).unwrap()[0].parts.config.0.digest.hex().to_owned();
     let is_config = |name: &str| name.ends_with(&config);
     let mut missing = 0;
     let gone = tamper(&good, |name, _| {
@@ -245,7 +245,7 @@ fn among_several_platforms_ours_is_taken() {
     bytes.extend(pack(&files).unwrap());
     let found = candidates(&bytes).unwrap();
     assert_eq!(found.len(), 1);
-    assert_eq!(found[0].manifest.0.digest, candidates(&ours).unwrap()[0].manifest.0.digest);
+    assert_eq!(found[0].parts.manifest.0.digest, candidates(&ours).unwrap()[0].parts.manifest.0.digest);
 }
 
 #[test]

@@ -12,21 +12,25 @@ use containerd_client::types::Mount;
 use tonic::Status;
 use warren_image::{Fault, ImageInfo, within};
 
+use super::record::Keeper;
 use super::{CREATE, RECORD, Shared, TURN, bundle, record};
-use crate::container::{ContainerId, ContainerSpec, Log, Process};
+use crate::container::{ContainerId, ContainerSpec, Process};
 use crate::error::Error;
-use crate::spec::user::User;
-use crate::spec::{command, document, user};
-use crate::{Result, rootfs};
+use crate::spec::user::{User, Wanted};
+use crate::spec::{DeviceNode, Meant, command, document};
+use crate::{Result, host, rootfs};
 
 impl Shared {
     pub(super) async fn ensure_created(&self, spec: &ContainerSpec) -> Result<()> {
         spec.check()?;
         let image = self.image(spec).await?;
+        let devices = look(spec).await?;
+        let asked = Wanted::of(spec, &image.config);
         // A user given by name is known only once the file system is there, which must come after the
         // record.
-        let known = user::numeric(&image.config.user);
-        let mut wanted = self.record(spec, &image, &known.clone().unwrap_or_default())?;
+        let known = asked.numeric();
+        let mut meant = Meant { user: known.clone().unwrap_or_default(), devices };
+        let mut wanted = self.record(spec, &image, &meant)?;
         let existing = self.ensure_record(&wanted).await?;
         if let Some(existing) = &existing {
             if let Some(found) = record::conflict(existing, &wanted) {
@@ -50,8 +54,8 @@ impl Shared {
         }
         let mounts = self.ensure_snapshot(spec, &image).await?;
         if known.is_none() {
-            let user = self.user(&image, mounts.clone()).await?;
-            wanted = self.record(spec, &image, &user)?;
+            meant.user = resolve(asked, mounts.clone()).await?;
+            wanted = self.record(spec, &image, &meant)?;
         }
         // A fresh record with the right user is what was wanted; anything else may need a change.
         if existing.is_some() || known.is_none() {
@@ -70,9 +74,13 @@ impl Shared {
         found.ok_or(Error::ImageMissing { reference })
     }
 
-    fn record(&self, spec: &ContainerSpec, image: &ImageInfo, user: &User) -> Result<Container> {
-        let document = document(spec, &image.config, user, &self.settings.cgroup_parent, self.host)?;
-        record::new(spec, &image.config, &document, &self.settings.snapshotter)
+    fn record(&self, spec: &ContainerSpec, image: &ImageInfo, meant: &Meant) -> Result<Container> {
+        let document = document(spec, &image.config, meant, &self.settings.cgroup_parent, self.host)?;
+        record::new(spec, &image.config, &document, &self.keeper())
+    }
+
+    pub(super) fn keeper(&self) -> Keeper<'_> {
+        Keeper { snapshotter: &self.settings.snapshotter, program: &self.oci_runtime }
     }
 
     /// Makes the record unless one has its id, which is then returned.
@@ -159,33 +167,20 @@ impl Shared {
         Ok(reply.map_err(|status| Error::of(format!("find the file system of {id}"), &status))?.mounts)
     }
 
-    /// Looks the image's user up in its own files.
-    async fn user(&self, image: &ImageInfo, mounts: Vec<Mount>) -> Result<User> {
-        let user = image.config.user.clone();
-        let work = move || {
-            let read = |path| {
-                let text = rootfs::read(&mounts, Path::new(path));
-                let unreadable =
-                    |error| Error::invalid("image", format!("its user {user:?} is unknown: {error}"));
-                Ok::<_, Error>(text.map_err(unreadable)?.unwrap_or_default())
-            };
-            user::resolve(&user, &read("etc/passwd")?, &read("etc/group")?)
-        };
-        tokio::task::spawn_blocking(work).await.expect("reading two files does not panic")
-    }
-
     async fn create_process(
         &self,
         spec: &ContainerSpec,
         image: &ImageInfo,
         mounts: Vec<Mount>,
     ) -> Result<()> {
-        let output = output(&spec.log);
+        let output = spec.log.address(spec.owner.attempt);
         let message = CreateTaskRequest {
             container_id: spec.id.to_string(),
             rootfs: mounts,
-            stdout: output.clone(),
-            stderr: output,
+            terminal: spec.tty,
+            // A terminal has one output.
+            stderr: if spec.tty { String::new() } else { output.clone() },
+            stdout: output,
             ..Default::default()
         };
         let mut created = self.send_create(&spec.id, message.clone()).await;
@@ -250,10 +245,38 @@ impl Shared {
     }
 }
 
+/// Looks at the machine, which may have a file system that does not answer.
+async fn look(spec: &ContainerSpec) -> Result<Vec<DeviceNode>> {
+    let wanted = spec.clone();
+    let looking = tokio::task::spawn_blocking(move || host::look(&wanted));
+    match tokio::time::timeout(RECORD, looking).await {
+        Ok(found) => found.expect("looking at files does not panic"),
+        Err(_) => Err(Error::Timeout {
+            action: format!("look for what container {} is to be made of", spec.id),
+            reason: format!("a file system of the node did not answer within {RECORD:?}"),
+        }),
+    }
+}
+
+/// Looks the wanted user up in the image's own files.
+async fn resolve(wanted: Wanted, mounts: Vec<Mount>) -> Result<User> {
+    let work = move || {
+        let read = |path| {
+            let unreadable = |error| {
+                let (field, user) = wanted.said();
+                Error::invalid(field, format!("the user {user:?} is unknown: {error}"))
+            };
+            Ok::<_, Error>(rootfs::read(&mounts, Path::new(path)).map_err(unreadable)?.unwrap_or_default())
+        };
+        wanted.resolve(&read("etc/passwd")?, &read("etc/group")?)
+    };
+    tokio::task::spawn_blocking(work).await.expect("reading two files does not panic")
+}
+
 fn create_failed(spec: &ContainerSpec, image: &ImageInfo, status: &Status) -> Error {
     let words = command::words(spec, &image.config).unwrap_or_default();
     let command = words.first().map_or("", String::as_str);
-    Error::of_create(spec.id.as_str(), command, status)
+    Error::of_create(spec, command, status)
 }
 
 fn conflict(id: &ContainerId, found: String) -> Error {
@@ -262,33 +285,4 @@ fn conflict(id: &ContainerId, found: String) -> Error {
 
 fn missing(id: &ContainerId) -> Error {
     Error::NotFound { id: id.to_string(), what: "record" }
-}
-
-/// The address of the output as the supervisor reads it: a URL, so everything but plain characters is
-/// escaped.
-fn output(log: &Log) -> String {
-    use std::fmt::Write;
-    let Log::File(path) = log else { return String::new() };
-    let mut url = "file://".to_owned();
-    for byte in path.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
-                url.push(char::from(*byte))
-            }
-            // Writing to a String cannot fail.
-            other => drop(write!(url, "%{other:02X}")),
-        }
-    }
-    url
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_of_logs_are_escaped() {
-        assert_eq!(output(&Log::Discard), "");
-        assert_eq!(output(&Log::File("/a b/c?d%.log".into())), "file:///a%20b/c%3Fd%25.log");
-    }
 }

@@ -8,7 +8,7 @@ use super::{RECORD, START, Shared, TURN};
 use crate::Result;
 use crate::container::{ContainerId, Exit, Process};
 use crate::error::Error;
-use crate::signal::Signal;
+use warren_types::Signal;
 
 impl Shared {
     pub(super) async fn start(&self, id: &ContainerId) -> Result<u32> {
@@ -86,6 +86,12 @@ impl Shared {
 
     pub(super) async fn delete_process(&self, id: &ContainerId) -> Result<Option<Exit>> {
         let _permit = self.stops.acquire().await.expect("the semaphore is never closed");
+        self.end_process(id).await
+    }
+
+    /// As [`Shared::delete_process`], whatever else is at work. containerd lets go of a half-made process when it is
+    /// asked, even though it answers that there is none.
+    pub(super) async fn end_process(&self, id: &ContainerId) -> Result<Option<Exit>> {
         // The trace of a memory kill goes with the cgroup.
         let out_of_memory = self.watch.out_of_memory(id);
         let request = self.connection.request(DeleteTaskRequest { container_id: id.to_string() });

@@ -1,6 +1,7 @@
 //! The container record: how a spec is written into it and read back.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 use containerd_client::services::v1::Container;
 use containerd_client::services::v1::container::Runtime as RecordRuntime;
@@ -8,9 +9,10 @@ use oci_spec::runtime as oci;
 use prost_types::Any;
 use warren_image::RunConfig;
 
+use super::oci_runtime;
 use crate::container::{ContainerId, ContainerSpec, Found, Owner, Process};
 use crate::error::Error;
-use crate::signal::Signal;
+use warren_types::Signal;
 
 const RUNTIME: &str = "io.containerd.runc.v2";
 pub(super) const TASK: &str = "warren.task";
@@ -26,12 +28,25 @@ pub(super) const CONTAINER: &str = "warren.container";
 const PREFIX: &str = "warren.";
 const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 
+/// What of containerd keeps our containers.
+pub(super) struct Keeper<'a> {
+    pub snapshotter: &'a str,
+    /// The program that makes them.
+    pub program: &'a Path,
+}
+
+impl Keeper<'_> {
+    fn runtime(&self) -> RecordRuntime {
+        RecordRuntime { name: RUNTIME.to_owned(), options: Some(oci_runtime::options(self.program)) }
+    }
+}
+
 /// The record of a container that does not exist yet.
 pub(super) fn new(
     spec: &ContainerSpec,
     image: &RunConfig,
     document: &oci::Spec,
-    snapshotter: &str,
+    keeper: &Keeper<'_>,
 ) -> Result<Container, Error> {
     let mut labels: HashMap<String, String> = spec.labels.clone().into_iter().collect();
     labels.insert(TASK.to_owned(), spec.owner.task.clone());
@@ -42,9 +57,9 @@ pub(super) fn new(
         id: spec.id.to_string(),
         labels,
         image: spec.image.to_string(),
-        runtime: Some(RecordRuntime { name: RUNTIME.to_owned(), options: None }),
+        runtime: Some(keeper.runtime()),
         spec: Some(Any { type_url: SPEC_TYPE.to_owned(), value: to_json(document) }),
-        snapshotter: snapshotter.to_owned(),
+        snapshotter: keeper.snapshotter.to_owned(),
         snapshot_key: spec.id.to_string(),
         extensions: [(ASSIGNMENT.to_owned(), assignment(spec))].into(),
         ..Default::default()
@@ -52,14 +67,14 @@ pub(super) fn new(
 }
 
 /// A record for a process that lost its own: enough for containerd to speak of the process again.
-pub(super) fn stand_in(id: &ContainerId, snapshotter: &str) -> Container {
+pub(super) fn stand_in(id: &ContainerId, keeper: &Keeper<'_>) -> Container {
     Container {
         id: id.to_string(),
         labels: [(STAND_IN.to_owned(), "true".to_owned())].into(),
-        runtime: Some(RecordRuntime { name: RUNTIME.to_owned(), options: None }),
+        runtime: Some(keeper.runtime()),
         // containerd insists on a document and does not read it.
         spec: Some(Any { type_url: SPEC_TYPE.to_owned(), value: b"{}".to_vec() }),
-        snapshotter: snapshotter.to_owned(),
+        snapshotter: keeper.snapshotter.to_owned(),
         snapshot_key: id.to_string(),
         ..Default::default()
     }
@@ -140,3 +155,6 @@ fn owner(labels: &BTreeMap<String, String>) -> Option<Owner> {
         spec_hash: labels.get(SPEC_HASH)?.clone(),
     })
 }
+
+#[cfg(test)]
+mod tests;

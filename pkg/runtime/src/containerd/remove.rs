@@ -8,14 +8,19 @@ use warren_image::{Fault, within};
 
 use super::{LIST, RECORD, Shared, TURN, record};
 use crate::Result;
-use crate::container::ContainerId;
+use crate::container::{ContainerId, Process};
 use crate::error::Error;
-use crate::signal::Signal;
 use crate::spec::cgroup_path;
+use warren_types::Signal;
 
 impl Shared {
     pub(super) async fn remove(&self, id: &ContainerId) -> Result<()> {
-        self.delete_process(id).await?;
+        // Most processes have ended before, and those need no place among the ones that are ended: where many are
+        // removed at once, the first is gone before the last has ended.
+        match self.process(id).await? {
+            Process::None => self.end_process(id).await?,
+            _ => self.delete_process(id).await?,
+        };
         if !self.delete_record(id).await?
             && self.has_cgroup(id)
             && self.task_ids().await?.contains(id.as_str())
@@ -66,7 +71,7 @@ impl Shared {
     /// Ends a process whose record was deleted under it. containerd answers nothing about it until it has
     /// one again.
     pub(super) async fn end_orphan(&self, id: &ContainerId) -> Result<()> {
-        let container = record::stand_in(id, &self.settings.snapshotter);
+        let container = record::stand_in(id, &self.keeper());
         let request = self.connection.request(CreateContainerRequest { container: Some(container) });
         match within(RECORD, self.connection.containers().create(request)).await {
             Err(status) if Fault::of(&status) != Fault::AlreadyExists => {

@@ -21,8 +21,8 @@ use crate::Result;
 use crate::container::{ContainerId, Swept};
 use crate::error::Error;
 use crate::pidfd::{self, Pidfd};
-use crate::signal::Signal;
 use crate::spec::cgroup_path;
+use warren_types::Signal;
 
 /// Between the two looks. What containerd does on its own after somebody was killed is done by then: making a
 /// process takes it some 50 ms, and clearing one away 30 ms.

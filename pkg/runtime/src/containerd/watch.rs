@@ -16,7 +16,7 @@ use super::look::time;
 use crate::cgroup;
 use crate::container::{ContainerId, Exit};
 use crate::pidfd::{self, Pidfd};
-use crate::signal::Signal;
+use warren_types::Signal;
 
 /// A background task that ends with its owner.
 pub(super) struct Running(AbortHandle);

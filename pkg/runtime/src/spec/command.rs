@@ -6,6 +6,8 @@ use crate::container::ContainerSpec;
 use crate::error::Error;
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// What programs in a terminal may expect of it.
+const TERMINAL: &str = "xterm";
 
 /// The words of the command. Replacing the entrypoint drops the image's arguments: they were meant for the
 /// old one.
@@ -26,13 +28,15 @@ pub(crate) fn words(spec: &ContainerSpec, image: &RunConfig) -> Result<Vec<Strin
 }
 
 /// `NAME=value` pairs, each name once, in the order in which names first appear.
-pub(super) fn environment(hostname: &str, image: &RunConfig, overrides: &[(String, String)]) -> Vec<String> {
-    let defaults =
-        [("PATH".to_owned(), DEFAULT_PATH.to_owned()), ("HOSTNAME".to_owned(), hostname.to_owned())];
+pub(super) fn environment(spec: &ContainerSpec, image: &RunConfig) -> Vec<String> {
+    let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let terminal = spec.tty.then(|| own("TERM", TERMINAL));
+    let defaults = [own("PATH", DEFAULT_PATH), own("HOSTNAME", &spec.hostname)];
     let of_image = image.env.iter().filter_map(|pair| pair.split_once('='));
-    let of_image = of_image.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let of_image = of_image.map(|(name, value)| own(name, value));
     let mut merged: Vec<(String, String)> = Vec::new();
-    for (name, value) in defaults.into_iter().chain(of_image).chain(overrides.iter().cloned()) {
+    for (name, value) in defaults.into_iter().chain(terminal).chain(of_image).chain(spec.env.iter().cloned())
+    {
         match merged.iter_mut().find(|(known, _)| *known == name) {
             Some((_, old)) => *old = value,
             None => merged.push((name, value)),

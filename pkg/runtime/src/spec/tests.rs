@@ -1,51 +1,12 @@
 //! The document, field by field.
 
-use std::collections::BTreeMap;
-
 use warren_types::{Bytes, MilliCpu};
 
+use super::samples::{HOST, build, build_with, image, spec, words};
 use super::*;
-use crate::container::{Log, Owner};
-use warren_image::Reference;
+use crate::container::{HostFile, Limits, Log, Mount, MountSource, Propagation, Reservations, Ulimit};
 
-const HOST: Host = Host { unified_cgroups: false, limits_swap: true };
-
-fn spec() -> ContainerSpec {
-    ContainerSpec {
-        id: ContainerId::parse("web.1").unwrap(),
-        owner: Owner { task: "t".into(), attempt: 1, spec_hash: "h".into() },
-        image: Reference::parse("x").unwrap(),
-        command: None,
-        args: None,
-        env: Vec::new(),
-        hostname: "web-1".into(),
-        limits: Limits::default(),
-        netns: None,
-        mounts: Vec::new(),
-        log: Log::Discard,
-        assignment: Vec::new(),
-        labels: BTreeMap::new(),
-        stop_signal: None,
-    }
-}
-
-fn image() -> RunConfig {
-    RunConfig {
-        entrypoint: vec!["/entry".into()],
-        cmd: vec!["one".into()],
-        env: vec!["PATH=/bin".into(), "A=image".into(), "broken".into()],
-        working_dir: "/srv".into(),
-        ..RunConfig::default()
-    }
-}
-
-fn build(spec: &ContainerSpec, host: Host) -> oci::Spec {
-    document(spec, &image(), &User::default(), "/warren", host).unwrap()
-}
-
-fn words(list: &[&str]) -> Option<Vec<String>> {
-    Some(list.iter().map(|word| (*word).to_owned()).collect())
-}
+const UNIFIED: Host = Host { unified_cgroups: true, ..HOST };
 
 #[test]
 fn command_and_args_follow_dockers_table() {
@@ -67,54 +28,266 @@ fn command_and_args_follow_dockers_table() {
 
 #[test]
 fn environment_merges_by_name_and_later_wins() {
-    let overrides = [("A", "spec"), ("B", "x=y"), ("B", "last")].map(|(n, v)| (n.to_owned(), v.to_owned()));
-    let merged = command::environment("h", &image(), &overrides);
-    assert_eq!(Some(merged), words(&["PATH=/bin", "HOSTNAME=h", "A=spec", "B=last"]));
-    let bare = command::environment("h", &RunConfig::default(), &[]);
-    assert!(bare[0].starts_with("PATH=/usr/local/sbin:"), "{bare:?}");
+    let env = [("A", "spec"), ("B", "x=y"), ("B", "last")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+    let asked = ContainerSpec { env: env.into(), ..spec() };
+    let merged = command::environment(&asked, &image());
+    assert_eq!(Some(merged), words(&["PATH=/bin", "HOSTNAME=web-1", "A=spec", "B=last"]));
+    let bare = command::environment(&ContainerSpec { tty: true, ..spec() }, &RunConfig::default());
+    assert!(bare[0].starts_with("PATH=/usr/local/sbin:") && bare[2] == "TERM=xterm", "{bare:?}");
+}
+
+fn resources_of(limits: Limits, reservations: Reservations, host: Host) -> oci::LinuxResources {
+    let spec = ContainerSpec { limits, reservations, ..spec() };
+    resources::resources(&spec, &[], host)
 }
 
 #[test]
-fn limits_become_quota_shares_and_bytes() {
-    let limits = Limits { cpu: Some(MilliCpu(250)), memory: Some(Bytes(64 << 20)) };
-    let resources = |limits, host| super::resources(&limits, host);
-    let both = resources(limits, HOST);
-    let cpu = both.cpu().clone().unwrap();
-    assert_eq!((cpu.quota(), cpu.period(), cpu.shares()), (Some(25_000), Some(100_000), Some(256)));
-    let memory = both.memory().unwrap();
-    assert_eq!((memory.limit(), memory.swap()), (Some(64 << 20), Some(64 << 20)));
-    let without_swap = resources(limits, Host { limits_swap: false, ..HOST });
+fn limits_and_reservations_become_what_both_versions_of_cgroups_take() {
+    let limits = Limits { cpu: Some(MilliCpu(250)), memory: Some(Bytes(64 << 20)), pids: Some(50) };
+    let reservations = Reservations { cpu: Some(MilliCpu(100)), memory: Some(Bytes(32 << 20)) };
+    let all = resources_of(limits, reservations, HOST);
+    insta::assert_json_snapshot!(all, @r#"
+    {
+      "devices": [
+        {
+          "allow": false,
+          "access": "rwm"
+        }
+      ],
+      "memory": {
+        "limit": 67108864,
+        "reservation": 33554432,
+        "swap": 67108864
+      },
+      "cpu": {
+        "shares": 102,
+        "quota": 25000,
+        "period": 100000
+      },
+      "pids": {
+        "limit": 50
+      }
+    }
+    "#);
+    // runc and crun translate the same words, so nothing is said in version 2's own.
+    assert_eq!(resources_of(limits, reservations, UNIFIED), all);
+    assert!(all.unified().is_none());
+    let without_swap = resources_of(limits, reservations, Host { limits_swap: false, ..HOST });
     assert_eq!(without_swap.memory().unwrap().swap(), None);
-    let none = resources(Limits::default(), HOST);
-    assert!(none.cpu().is_none() && none.memory().is_none());
-    let tiny = resources(Limits { cpu: Some(MilliCpu(1)), memory: None }, HOST);
-    assert_eq!(tiny.cpu().clone().unwrap().shares(), Some(2), "the kernel takes no fewer shares");
+}
+
+#[test]
+fn what_is_not_asked_for_is_not_limited() {
+    let none = resources_of(Limits::default(), Reservations::default(), HOST);
+    assert!(none.cpu().is_none() && none.memory().is_none() && none.pids().is_none());
+    let shares = |limit: Option<u64>, reserved: Option<u64>| {
+        let limits = Limits { cpu: limit.map(MilliCpu), ..Limits::default() };
+        let reservations = Reservations { cpu: reserved.map(MilliCpu), memory: None };
+        let cpu = resources_of(limits, reservations, HOST).cpu().clone().unwrap();
+        (cpu.shares(), cpu.quota())
+    };
+    assert_eq!(shares(Some(250), None), (Some(256), Some(25_000)), "without a reservation the limit weighs");
+    assert_eq!(shares(None, Some(2000)), (Some(2048), None));
+    assert_eq!(shares(Some(1), None).0, Some(2), "the kernel takes no fewer shares");
+    assert_eq!(shares(None, Some(1 << 40)).0, Some(262_144), "and no more");
+    let reservations = Reservations { cpu: None, memory: Some(Bytes(7)) };
+    let memory = resources_of(Limits::default(), reservations, HOST).memory().unwrap();
+    assert_eq!((memory.limit(), memory.swap(), memory.reservation()), (None, None, Some(7)));
 }
 
 #[test]
 fn namespaces_follow_network_and_cgroup_version() {
-    let kinds = |netns: Option<&str>, unified_cgroups| {
-        let spec = ContainerSpec { netns: netns.map(Into::into), ..spec() };
-        let host = Host { unified_cgroups, ..HOST };
-        build(&spec, host).linux().clone().unwrap().namespaces().clone().unwrap()
+    let kinds = |network: Network, host| {
+        let built = build(&ContainerSpec { network, ..spec() }, host);
+        built.linux().clone().unwrap().namespaces().clone().unwrap()
     };
     let network = |list: &[oci::LinuxNamespace]| {
-        let found = list.iter().find(|n| n.typ() == oci::LinuxNamespaceType::Network).unwrap();
-        found.path().clone()
+        let found = list.iter().find(|n| n.typ() == oci::LinuxNamespaceType::Network);
+        found.map(|found| found.path().clone())
     };
-    assert_eq!(network(&kinds(None, false)), None);
-    assert_eq!(network(&kinds(Some("/run/netns/x"), false)), Some("/run/netns/x".into()));
-    assert_eq!((kinds(None, false).len(), kinds(None, true).len()), (5, 6));
+    assert_eq!(network(&kinds(Network::Isolated, HOST)), Some(None));
+    let joined = Network::Joined("/run/netns/x".into());
+    assert_eq!(network(&kinds(joined, HOST)), Some(Some("/run/netns/x".into())));
+    assert_eq!(network(&kinds(Network::Host, HOST)), None);
+    let count = |host| kinds(Network::Isolated, host).len();
+    assert_eq!((count(HOST), count(UNIFIED)), (5, 6));
+}
+
+fn mounts_of(spec: &ContainerSpec, host: Host) -> Vec<(String, Vec<String>)> {
+    let mounts = build(spec, host).mounts().clone().unwrap();
+    let shown = |mount: &oci::Mount| {
+        (mount.destination().display().to_string(), mount.options().clone().unwrap_or_default())
+    };
+    mounts.iter().map(shown).collect()
+}
+
+fn bind(target: &str, read_only: bool, recursive: bool, propagation: Propagation) -> Mount {
+    let source = MountSource::Bind { path: "/host".into(), recursive, propagation };
+    Mount { target: target.into(), source, read_only }
 }
 
 #[test]
-fn mounts_are_read_only_and_come_last() {
-    let bind = BindMount { source: "/host/hosts".into(), target: "/etc/hosts".into() };
-    let mounts = build(&ContainerSpec { mounts: vec![bind], ..spec() }, HOST).mounts().clone().unwrap();
-    let last = mounts.last().unwrap();
-    assert_eq!(last.destination(), Path::new("/etc/hosts"));
-    assert!(last.options().clone().unwrap().contains(&"ro".to_owned()));
-    assert_eq!(mounts.len(), 8);
+fn mounts_lie_in_the_order_in_which_they_hide_each_other() {
+    let tmpfs = MountSource::Tmpfs {
+        size: Some(Bytes(8192)),
+        mode: Some(0o700),
+        options: vec!["exec".into(), "uid=5".into()],
+    };
+    let file = |target: &str| HostFile { source: "/node/file".into(), target: target.into() };
+    let spec = ContainerSpec {
+        init: Some("/opt/init".into()),
+        mounts: vec![
+            bind("/data/deep", true, true, Propagation::Slave),
+            Mount { target: "/data".into(), source: tmpfs, read_only: true },
+            bind("/dev/shm", false, false, Propagation::Private),
+            bind("/etc/hosts", false, true, Propagation::Shared),
+        ],
+        files: vec![file("/etc/hosts"), file("/etc/resolv.conf")],
+        ..spec()
+    };
+    let mounts = mounts_of(&spec, HOST);
+    let targets: Vec<&str> = mounts.iter().map(|(target, _)| target.as_str()).collect();
+    let kernels = ["/proc", "/dev", "/dev/pts", "/sys", "/sys/fs/cgroup", "/dev/mqueue"];
+    let asked = ["/data", "/data/deep", "/dev/shm", "/etc/hosts", "/etc/resolv.conf", "/dev/init"];
+    assert_eq!(targets, [&kernels[..], &asked[..]].concat());
+    let options = |target: &str| mounts.iter().find(|(t, _)| t == target).unwrap().1.join(",");
+    assert_eq!(options("/data"), "nosuid,nodev,noexec,mode=700,size=8192,exec,uid=5,ro");
+    assert_eq!(options("/data/deep"), "rbind,rslave,ro,rro");
+    assert_eq!(options("/dev/shm"), "bind,rprivate,rw");
+    assert_eq!(options("/etc/hosts"), "rbind,rshared,rw");
+    assert_eq!(options("/etc/resolv.conf"), "rbind,ro,rprivate,nosuid,nodev,noexec");
+    let old = mounts_of(&spec, Host { recursive_read_only: false, ..HOST });
+    assert_eq!(old[7].1.join(","), "rbind,rslave,ro", "an old kernel cannot do better");
+}
+
+#[test]
+fn the_root_passes_mounts_on_only_when_asked_to() {
+    let propagation = |wanted: Propagation| {
+        let spec = ContainerSpec { mounts: vec![bind("/x", false, true, wanted)], ..spec() };
+        build(&spec, HOST).linux().clone().unwrap().rootfs_propagation().clone()
+    };
+    assert_eq!(propagation(Propagation::Private), None);
+    assert_eq!(propagation(Propagation::Slave).as_deref(), Some("rslave"));
+    assert_eq!(propagation(Propagation::Shared).as_deref(), Some("shared"));
+}
+
+#[test]
+fn the_process_is_as_asked() {
+    let log = Log::Binary { program: "/l".into(), dir: "/d".into(), max_size: Bytes(1), max_files: 1 };
+    let asked = ContainerSpec {
+        workdir: Some("/own".into()),
+        tty: true,
+        init: Some("/opt/init".into()),
+        no_new_privileges: true,
+        oom_score_adj: Some(-5),
+        ulimits: vec![Ulimit { name: "nofile".into(), soft: 10, hard: Ulimit::UNLIMITED }],
+        read_only_root: true,
+        log,
+        ..spec()
+    };
+    let meant = Meant { user: User { uid: 5, gid: 6, groups: vec![7, 6, 7] }, devices: Vec::new() };
+    let built = build_with(&asked, &meant, HOST);
+    let process = built.process().clone().unwrap();
+    assert_eq!(process.cwd(), Path::new("/own"));
+    assert_eq!((process.terminal(), process.no_new_privileges()), (Some(true), Some(true)));
+    assert_eq!(process.oom_score_adj(), Some(-5));
+    assert_eq!(*process.args(), words(&["/dev/init", "--", "/entry", "one"]));
+    assert_eq!(*process.user().additional_gids(), Some(vec![6, 7]), "each once, the primary one first");
+    let limit = process.rlimits().clone().unwrap()[0];
+    assert_eq!((limit.soft(), limit.hard()), (10, u64::MAX));
+    assert_eq!(built.root().clone().unwrap().readonly(), Some(true));
+    let plain = build(&spec(), HOST);
+    assert_eq!(plain.root().clone().unwrap().readonly(), Some(false));
+    assert_eq!(plain.process().clone().unwrap().rlimits().clone(), None, "containerd's own");
+}
+
+#[test]
+fn a_machine_that_cannot_protect_a_process_says_so() {
+    let weak = Host { capabilities: capabilities::Set::from_mask(0), ..HOST };
+    let document = |score, host| {
+        let spec = ContainerSpec { oom_score_adj: Some(score), ..spec() };
+        document(&spec, &image(), &Meant::default(), "/warren", host)
+    };
+    let error = document(-1, weak).unwrap_err();
+    assert!(matches!(&error, Error::InvalidSpec { field, .. } if field == "oom_score_adj"), "{error}");
+    document(0, weak).unwrap();
+    document(-1, HOST).unwrap();
+}
+
+#[test]
+fn devices_come_with_a_rule_each() {
+    let access = Access { read: true, write: false, mknod: false };
+    let node = DeviceNode {
+        path: "/dev/x".into(),
+        kind: oci::LinuxDeviceType::C,
+        major: 1,
+        minor: 3,
+        mode: 0o666,
+        uid: 0,
+        gid: 44,
+        access,
+    };
+    let meant = Meant { devices: vec![node], ..Meant::default() };
+    let linux = build_with(&spec(), &meant, HOST).linux().clone().unwrap();
+    insta::assert_json_snapshot!((linux.devices(), linux.resources().clone().unwrap().devices()), @r#"
+    [
+      [
+        {
+          "path": "/dev/x",
+          "type": "c",
+          "major": 1,
+          "minor": 3,
+          "fileMode": 438,
+          "uid": 0,
+          "gid": 44
+        }
+      ],
+      [
+        {
+          "allow": false,
+          "access": "rwm"
+        },
+        {
+          "allow": true,
+          "type": "c",
+          "major": 1,
+          "minor": 3,
+          "access": "r"
+        }
+      ]
+    ]
+    "#);
+}
+
+#[test]
+fn privileged_means_no_fences() {
+    let built = build(&ContainerSpec { privileged: true, ..spec() }, HOST);
+    let linux = built.linux().clone().unwrap();
+    assert!(linux.masked_paths().is_none() && linux.readonly_paths().is_none() && linux.seccomp().is_none());
+    let rules = linux.resources().clone().unwrap().devices().clone().unwrap();
+    assert!(rules.len() == 1 && rules[0].allow());
+    for (target, options) in mounts_of(&ContainerSpec { privileged: true, ..spec() }, HOST) {
+        assert!(!options.contains(&"ro".to_owned()), "{target}");
+    }
+    let capabilities = built.process().clone().unwrap().capabilities().clone().unwrap();
+    assert_eq!(capabilities.bounding().as_ref().map(|set| set.len()), Some(41));
+    let unconfined = build(&ContainerSpec { seccomp: Seccomp::Unconfined, ..spec() }, HOST);
+    let linux = unconfined.linux().clone().unwrap();
+    assert!(linux.seccomp().is_none() && linux.masked_paths().is_some());
+    assert!(build(&spec(), HOST).linux().clone().unwrap().seccomp().is_some());
+}
+
+#[test]
+fn sysctls_are_those_asked_for_over_the_default_ones() {
+    let key = "net.ipv4.ip_unprivileged_port_start";
+    let set = |network, sysctls: &[(&str, &str)]| {
+        let sysctls = sysctls.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let spec = ContainerSpec { network, sysctls, ..spec() };
+        build(&spec, HOST).linux().clone().unwrap().sysctl().clone().unwrap()
+    };
+    let own = set(Network::Isolated, &[(key, "80"), ("kernel.sem", "1 2 3 4")]);
+    assert_eq!((own[key].as_str(), own["kernel.sem"].as_str(), own.len()), ("80", "1 2 3 4", 3));
+    assert!(set(Network::Host, &[]).is_empty(), "the host's are not touched");
 }
 
 #[test]
@@ -131,7 +304,9 @@ fn the_document_is_the_same_every_time_and_reads_back() {
 }
 
 #[test]
-fn a_relative_directory_in_the_image_is_refused() {
+fn a_relative_directory_in_the_image_is_refused_unless_it_is_replaced() {
     let image = RunConfig { working_dir: "srv".into(), ..image() };
-    assert!(document(&spec(), &image, &User::default(), "/warren", HOST).is_err());
+    let document = |spec: &ContainerSpec| document(spec, &image, &Meant::default(), "/warren", HOST);
+    assert!(document(&spec()).is_err());
+    document(&ContainerSpec { workdir: Some("/srv".into()), ..spec() }).unwrap();
 }

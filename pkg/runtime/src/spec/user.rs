@@ -1,7 +1,11 @@
-//! Who the command runs as: the image's `USER`, resolved by the image's own passwd and group files.
+//! Who the command runs as: the spec's user or the image's `USER`, resolved by the image's own passwd and group
+//! files.
 //!
 //! Source: the rules of Docker: a name or number, optionally `:` and a group; a number need not be listed.
 
+use warren_image::RunConfig;
+
+use crate::container::ContainerSpec;
 use crate::error::Error;
 
 /// Linux reserves the upper half and -1.
@@ -15,49 +19,94 @@ pub(crate) struct User {
     pub groups: Vec<u32>,
 }
 
-/// Whom `user` means when no file is needed to say so: root, or two numbers.
-pub(crate) fn numeric(user: &str) -> Option<User> {
-    if matches!(user, "" | "0" | "root") {
-        return Some(User::default());
-    }
-    let (uid, gid) = user.split_once(':')?;
-    Some(User { uid: id(uid)?, gid: id(gid)?, groups: Vec::new() })
+/// Whom a container asks for, in its own words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    user: String,
+    /// Whose words they are: `user`, or `image`.
+    field: &'static str,
+    /// Further groups.
+    groups: Vec<String>,
 }
 
-/// Resolves `user` by the text of the two files, each empty when the image has none.
-///
-/// # Errors
-/// [`Error::InvalidSpec`] with the field `image` when a name is not listed.
-pub(crate) fn resolve(user: &str, passwd: &str, group: &str) -> Result<User, Error> {
-    if let Some(user) = numeric(user) {
-        return Ok(user);
+impl Wanted {
+    /// The spec's words over the image's.
+    pub fn of(spec: &ContainerSpec, image: &RunConfig) -> Self {
+        let (user, field) = match &spec.user {
+            Some(user) => (user.clone(), "user"),
+            None => (image.user.clone(), "image"),
+        };
+        Self { user, field, groups: spec.groups.clone() }
     }
-    let (wanted, wanted_group) = match user.split_once(':') {
-        Some((user, group)) => (user, Some(group)),
-        None => (user, None),
-    };
-    let unknown = |what, name: &str| {
-        Error::invalid(
-            "image",
-            format!("its {what} {name:?} is neither a number nor in the image's /etc/{what}"),
-        )
-    };
-    let account = entries(passwd).find(|entry| field(entry, 0) == wanted || same_id(field(entry, 2), wanted));
-    let (name, uid, primary) = match &account {
-        Some(entry) => (field(entry, 0), id(field(entry, 2)), id(field(entry, 3))),
-        None => ("", id(wanted), Some(0)),
-    };
-    let (Some(uid), Some(primary)) = (uid, primary) else { return Err(unknown("passwd", wanted)) };
-    if let Some(wanted) = wanted_group {
-        let listed =
-            entries(group).find(|entry| field(entry, 0) == wanted).and_then(|entry| id(field(&entry, 2)));
-        let gid = listed.or_else(|| id(wanted)).ok_or_else(|| unknown("group", wanted))?;
-        return Ok(User { uid, gid, groups: Vec::new() });
+
+    /// Whom it means when no file is needed to say so: root, or two numbers, and no group by name.
+    pub fn numeric(&self) -> Option<User> {
+        let user = self.numeric_user()?;
+        let groups = self.groups.iter().map(|group| id(group)).collect::<Option<_>>()?;
+        Some(User { groups, ..user })
     }
-    let member =
-        |entry: &Vec<&str>| !name.is_empty() && field(entry, 3).split(',').any(|member| member == name);
-    let groups = entries(group).filter(member).filter_map(|entry| id(field(&entry, 2))).collect();
-    Ok(User { uid, gid: primary, groups })
+
+    fn numeric_user(&self) -> Option<User> {
+        let (uid, gid) = match self.user.as_str() {
+            "" | "0" | "root" => (0, 0),
+            numbers => numbers.split_once(':').and_then(|(uid, gid)| Some((id(uid)?, id(gid)?)))?,
+        };
+        Some(User { uid, gid, groups: Vec::new() })
+    }
+
+    /// Whom it means by the text of the two files, each empty when the image has none.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSpec`] with the field that has a name that is not listed.
+    pub fn resolve(&self, passwd: &str, group: &str) -> Result<User, Error> {
+        let mut user = match self.numeric_user() {
+            Some(user) => user,
+            None => self.resolve_user(passwd, group)?,
+        };
+        for (place, name) in self.groups.iter().enumerate() {
+            let gid = gid(name, group).ok_or_else(|| unknown(&format!("groups[{place}]"), "group", name))?;
+            user.groups.push(gid);
+        }
+        Ok(user)
+    }
+
+    fn resolve_user(&self, passwd: &str, group: &str) -> Result<User, Error> {
+        let (wanted, wanted_group) = match self.user.split_once(':') {
+            Some((user, group)) => (user, Some(group)),
+            None => (self.user.as_str(), None),
+        };
+        let account =
+            entries(passwd).find(|entry| field(entry, 0) == wanted || same_id(field(entry, 2), wanted));
+        let (name, uid, primary) = match &account {
+            Some(entry) => (field(entry, 0), id(field(entry, 2)), id(field(entry, 3))),
+            None => ("", id(wanted), Some(0)),
+        };
+        let (Some(uid), Some(primary)) = (uid, primary) else {
+            return Err(unknown(self.field, "passwd", wanted));
+        };
+        if let Some(wanted) = wanted_group {
+            let gid = gid(wanted, group).ok_or_else(|| unknown(self.field, "group", wanted))?;
+            return Ok(User { uid, gid, groups: Vec::new() });
+        }
+        let member =
+            |entry: &Vec<&str>| !name.is_empty() && field(entry, 3).split(',').any(|member| member == name);
+        let groups = entries(group).filter(member).filter_map(|entry| id(field(&entry, 2))).collect();
+        Ok(User { uid, gid: primary, groups })
+    }
+
+    /// The words, and the field they come from.
+    pub fn said(&self) -> (&'static str, &str) {
+        (self.field, &self.user)
+    }
+}
+
+fn unknown(of: &str, what: &str, name: &str) -> Error {
+    Error::invalid(of, format!("{name:?} is neither a number nor in the image's /etc/{what}"))
+}
+
+fn gid(wanted: &str, group: &str) -> Option<u32> {
+    let listed = entries(group).find(|entry| field(entry, 0) == wanted);
+    listed.and_then(|entry| id(field(&entry, 2))).or_else(|| id(wanted))
 }
 
 fn entries(text: &str) -> impl Iterator<Item = Vec<&str>> {
@@ -87,21 +136,30 @@ mod tests {
     const PASSWD: &str = "root:x:0:0::/root:/bin/sh\n# comment\nweb:x:33:44::/:/bin/false\nodd:x:no:1::/:\n";
     const GROUP: &str = "root:x:0:\nweb:x:44:\nlogs:x:55:web,root\nvideo:x:66:web\n";
 
+    fn wanted(user: &str, groups: &[&str]) -> Wanted {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        Wanted { user: user.to_owned(), field: "image", groups }
+    }
+
     #[test]
     fn users_resolve_as_in_docker() {
-        let check = |text: &str, uid, gid, groups: &[u32]| {
+        let check = |text: &str, further: &[&str], uid, gid, groups: &[u32]| {
             let want = User { uid, gid, groups: groups.to_vec() };
-            assert_eq!(resolve(text, PASSWD, GROUP).unwrap(), want, "{text}");
+            assert_eq!(wanted(text, further).resolve(PASSWD, GROUP).unwrap(), want, "{text} {further:?}");
         };
-        check("", 0, 0, &[]);
-        check("root", 0, 0, &[]);
-        check("web", 33, 44, &[55, 66]);
-        check("33", 33, 44, &[55, 66]);
-        check("1000", 1000, 0, &[]);
-        check("1000:1001", 1000, 1001, &[]);
-        check("web:logs", 33, 55, &[]);
-        check("web:7", 33, 7, &[]);
-        check("1000:logs", 1000, 55, &[]);
+        check("", &[], 0, 0, &[]);
+        check("root", &[], 0, 0, &[]);
+        check("web", &[], 33, 44, &[55, 66]);
+        check("33", &[], 33, 44, &[55, 66]);
+        check("1000", &[], 1000, 0, &[]);
+        check("1000:1001", &[], 1000, 1001, &[]);
+        check("web:logs", &[], 33, 55, &[]);
+        check("web:7", &[], 33, 7, &[]);
+        check("1000:logs", &[], 1000, 55, &[]);
+        check("1000:1001", &["video", "7"], 1000, 1001, &[66, 7]);
+        check("web", &["7"], 33, 44, &[55, 66, 7]);
+        check("", &["9"], 0, 0, &[9]);
+        check("", &["video"], 0, 0, &[66]);
     }
 
     #[test]
@@ -115,18 +173,31 @@ mod tests {
             ("4294967295", PASSWD, "4294967295"),
             ("1:99999999999", PASSWD, "99999999999"),
         ] {
-            let error = resolve(user, passwd, GROUP).unwrap_err().to_string();
+            let error = wanted(user, &[]).resolve(passwd, GROUP).unwrap_err().to_string();
             assert!(error.contains(names), "{user}: {error}");
         }
+        let error = wanted("root", &["video", "nogroup"]).resolve(PASSWD, GROUP).unwrap_err();
+        assert!(matches!(&error, Error::InvalidSpec { field, .. } if field == "groups[1]"), "{error}");
+        assert!(error.to_string().contains("nogroup"), "{error}");
+    }
+
+    #[test]
+    fn the_specs_user_replaces_the_images() {
+        let image = RunConfig { user: "web".into(), ..RunConfig::default() };
+        let spec = crate::spec::samples::spec();
+        assert_eq!(Wanted::of(&spec, &image).said(), ("image", "web"));
+        let spec = ContainerSpec { user: Some("5".into()), ..spec };
+        assert_eq!(Wanted::of(&spec, &image).said(), ("user", "5"));
     }
 
     #[test]
     fn only_plain_numbers_and_root_need_no_file() {
         for user in ["", "0", "root", "5:6"] {
-            assert!(numeric(user).is_some(), "{user}");
+            assert!(wanted(user, &["7"]).numeric().is_some(), "{user}");
+            assert!(wanted(user, &["video"]).numeric().is_none(), "{user}");
         }
         for user in ["5", "web", "web:5", "5:web", ":", "5:"] {
-            assert!(numeric(user).is_none(), "{user}");
+            assert!(wanted(user, &[]).numeric().is_none(), "{user}");
         }
     }
 }

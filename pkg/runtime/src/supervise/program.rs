@@ -1,32 +1,26 @@
-//! Finding programs, and a running containerd of ours among the processes.
+//! The command that starts containerd, and a running one of ours among the processes.
 
-use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::configuration::Files;
 use super::{Error, Process, detach};
 use crate::pidfd::Pidfd;
-
-/// Where distributions put these programs, also when a service's `PATH` is shorter.
-const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+use crate::programs;
 
 /// The command that starts containerd, everything it needs in place.
 pub(super) fn command(files: &Files, binary: Option<&Path>) -> Result<Command, Error> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::NotRoot);
     }
-    let path = search_path();
+    let path = programs::search_path();
     let found = |name: &Path| {
-        search(name, &path).ok_or_else(|| Error::Missing { program: name.display().to_string() })
+        programs::find(name, &path).ok_or_else(|| Error::Missing { program: name.display().to_string() })
     };
     let containerd = found(binary.unwrap_or(Path::new("containerd")))?;
     found(Path::new("containerd-shim-runc-v2"))?;
-    found(Path::new("runc"))?;
     let log = files.ensure()?;
     let unusable = |error: std::io::Error| Error::Path { path: files.log.clone(), reason: error.to_string() };
     let second = log.try_clone().map_err(unusable)?;
@@ -37,25 +31,6 @@ pub(super) fn command(files: &Files, binary: Option<&Path>) -> Result<Command, E
     command.stdin(Stdio::null()).stdout(Stdio::from(log)).stderr(Stdio::from(second));
     detach::into_own_session(&mut command);
     Ok(command)
-}
-
-fn search_path() -> OsString {
-    let mut path = env::var_os("PATH").unwrap_or_default();
-    if !path.is_empty() {
-        path.push(":");
-    }
-    path.push(USUAL);
-    path
-}
-
-fn search(name: &Path, path: &OsString) -> Option<PathBuf> {
-    let is_program = |file: &PathBuf| {
-        fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-    };
-    match name.components().count() {
-        1 => env::split_paths(path).map(|folder| folder.join(name)).find(is_program),
-        _ => Some(name.to_owned()).filter(is_program),
-    }
 }
 
 /// The process that was started with this configuration file.
@@ -76,16 +51,6 @@ pub(super) fn find(configuration: &Path) -> Option<Process> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn programs_are_found_by_name_and_by_path() {
-        let path = search_path();
-        assert!(search(Path::new("sh"), &path).is_some());
-        assert!(search(Path::new("/bin/sh"), &path).is_some());
-        for missing in ["no-such-program-here", "/etc/passwd", "/bin"] {
-            assert!(search(Path::new(missing), &path).is_none(), "{missing}");
-        }
-    }
 
     #[test]
     fn a_missing_program_is_named() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use warren_runtime::fake::{Failure, Fake, Fault, Operation, Script};
-use warren_runtime::{ContainerSpec, Error, Log, Owner, Process, Reference, Runtime, RuntimeEvent, Signal};
+use warren_runtime::{ContainerSpec, Error, Owner, Process, Reference, Runtime, RuntimeEvent, Signal};
 use warren_types::MilliCpu;
 
 use crate::world::{self, IMAGE, World, event, eventually, exited, id, process, spec, stopped};
@@ -49,16 +49,15 @@ impl Subject for World {
             }
             Program::Missing => return spec(name, &["/no/such/program"]),
         };
-        let log = Log::File(self.containerd.dir().join(format!("{name}.log")));
-        ContainerSpec { log, ..spec(name, &["sh", "-c", script]) }
+        ContainerSpec { log: self.log(name).0, ..spec(name, &["sh", "-c", script]) }
     }
 
     /// Until its traps are set, the first process of a container does not hear SIGTERM at all.
     async fn ready(&self, spec: &ContainerSpec) {
-        let Log::File(log) = &spec.log else { return };
-        let said = || async { std::fs::read_to_string(log).is_ok_and(|text| text.contains("ready")) };
+        let log = self.log(spec.id.as_str()).1.join("stdout");
+        let said = || async { std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready")) };
         eventually("the program is ready", said).await;
-        std::fs::remove_file(log).unwrap();
+        std::fs::remove_file(&log).unwrap();
     }
 }
 
@@ -170,6 +169,10 @@ async fn bad_specs_are_refused(subject: &dyn Subject) {
     small.limits.cpu = Some(MilliCpu(1));
     let error = runtime.ensure_created(&small).await.unwrap_err();
     assert!(matches!(&error, Error::InvalidSpec { field, .. } if field == "limits.cpu"), "{error}");
+    let mut flies = subject.spec("flies", Program::Sleeps);
+    flies.cap_add = vec!["FLY".into()];
+    let error = runtime.ensure_created(&flies).await.unwrap_err();
+    assert!(matches!(&error, Error::InvalidSpec { field, .. } if field == "cap_add[0]"), "{error}");
     assert_eq!(runtime.list().await.unwrap(), [], "a refusal makes nothing");
 
     let missing = subject.spec("missing", Program::Missing);

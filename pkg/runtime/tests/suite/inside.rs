@@ -4,57 +4,41 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use warren_runtime::{BindMount, ContainerSpec, Error, Limits, Log, Runtime, RuntimeEvent};
+use warren_runtime::{
+    ContainerSpec, Error, HostFile, Limits, Log, Network, Reservations, Runtime, RuntimeEvent, Signal, Ulimit,
+};
 use warren_types::{Bytes, MilliCpu};
 
-use crate::world::{World, event, exited, id, import, spec, stopped, tiny};
-
-/// Runs a shell script to its end and returns what it printed.
-async fn output(world: &World, change: impl FnOnce(&mut ContainerSpec), script: &str) -> String {
-    let log = world.containerd.dir().join("logs of a test/out.log");
-    let mut spec = spec("prints", &["sh", "-c", script]);
-    spec.log = Log::File(log.clone());
-    change(&mut spec);
-    world.runtime.ensure_created(&spec).await.unwrap();
-    world.runtime.start(&spec.id).await.unwrap();
-    let exit = stopped(&world.runtime, &spec.id).await;
-    world.runtime.remove(&spec.id).await.unwrap();
-    let printed = fs::read_to_string(&log).unwrap();
-    fs::remove_file(&log).unwrap();
-    assert_eq!(exit.code, 0, "{script} printed: {printed}");
-    printed
-}
+use crate::world::{World, event, eventually, exited, id, import, spec, stopped, tiny};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_field_is_seen_from_inside() {
     let world = World::start().await;
     let show = "echo $FROM_IMAGE $OWN; hostname; id; pwd; echo \"$0 $1\" >&2";
-    let printed = output(
-        &world,
-        |spec| {
-            spec.env = vec![("OWN".into(), "a b=c".into())];
-            spec.args = Some(vec!["first".into(), "second".into()]);
-        },
-        show,
-    )
-    .await;
-    // The two streams arrive in the file each in its own order.
-    let (errors, rest): (Vec<&str>, Vec<&str>) = printed.lines().partition(|line| *line == "first second");
-    assert_eq!(errors.len(), 1);
-    assert_eq!(rest, ["yes a b=c", "inside", "uid=0(root) gid=0(root) groups=0(root)", "/"]);
+    let printed = world
+        .output(
+            |spec| {
+                spec.env = vec![("OWN".into(), "a b=c".into())];
+                spec.args = Some(vec!["first".into(), "second".into()]);
+            },
+            show,
+        )
+        .await;
+    let want = "yes a b=c\ninside\nuid=0(root) gid=0(root) groups=0(root)\n/\nfirst second\n";
+    assert_eq!(printed, want);
 
     let hosts = world.containerd.dir().join("hosts");
     fs::write(&hosts, "10.0.0.1 friend\n").unwrap();
     let bind = |spec: &mut ContainerSpec| {
-        spec.mounts = vec![BindMount { source: hosts.clone(), target: "/etc/hosts".into() }];
+        spec.files = vec![HostFile { source: hosts.clone(), target: "/etc/hosts".into() }];
     };
     let tries = "cat /etc/hosts; touch /etc/hosts 2>/dev/null && echo written; touch /free && echo own";
-    assert_eq!(output(&world, bind, tries).await, "10.0.0.1 friend\nown\n");
+    assert_eq!(world.output(bind, tries).await, "10.0.0.1 friend\nown\n");
 
     let fences = "unshare -m true 2>&1; mount -t tmpfs x /mnt 2>&1; ls -d /proc/kcore; cat /proc/kcore; \
                   touch /proc/sys/x /sys/x 2>/dev/null || echo fenced; grep Seccomp: /proc/self/status; \
                   grep CapEff /proc/self/status; cat /proc/net/dev | grep -c :";
-    let printed = output(&world, |_| (), fences).await;
+    let printed = world.output(|_| (), fences).await;
     for expected in ["Operation not permitted", "fenced", "Seccomp:\t2", "CapEff:\t00000000a80425fb"] {
         assert!(printed.contains(expected), "{expected} is not in {printed}");
     }
@@ -71,7 +55,7 @@ async fn the_images_user_and_directory_are_kept() {
         ("1000:1001", "uid=1000 gid=1001 groups=1001\n/etc\n"),
     ] {
         import(&world.runtime, world.containerd.dir(), image(user).docker_archive().unwrap()).await.unwrap();
-        let printed = output(&world, |spec| spec.image = reference.clone(), "id; pwd").await;
+        let printed = world.output(|spec| spec.image = reference.clone(), "id; pwd").await;
         assert_eq!(printed, want, "{user}");
     }
     import(&world.runtime, world.containerd.dir(), image("nobody").docker_archive().unwrap()).await.unwrap();
@@ -83,15 +67,87 @@ async fn the_images_user_and_directory_are_kept() {
     world.assert_clean().await;
 }
 
-/// The value of a cgroup's file, under its name in either version.
-fn cgroup(world: &World, names: [(&str, &str); 2]) -> String {
-    let parent = world.containerd.settings().cgroup_parent;
-    let read = |(controller, file): (&str, &str)| {
-        let path: PathBuf =
-            ["/sys/fs/cgroup", controller, parent.trim_start_matches('/'), "limited", file].iter().collect();
-        fs::read_to_string(path).ok()
+#[tokio::test(flavor = "multi_thread")]
+async fn the_process_is_as_asked() {
+    let world = World::start().await;
+    let show = "pwd; id -u; id -G; ulimit -Sn; ulimit -Hn; ulimit -c; cat /proc/self/oom_score_adj; \
+                grep NoNewPrivs /proc/self/status; cat /proc/sys/net/core/somaxconn; \
+                cat /proc/sys/kernel/msgmax; cat /proc/sys/kernel/domainname";
+    let ulimit = |name: &str, soft, hard| Ulimit { name: name.into(), soft, hard };
+    let printed = world
+        .output(
+            |spec| {
+                spec.workdir = Some("/made/here".into());
+                spec.user = Some("web:web".into());
+                spec.groups = vec!["logs".into(), "7".into()];
+                spec.ulimits = vec![ulimit("nofile", 100, 200), ulimit("core", 0, 0)];
+                spec.oom_score_adj = Some(300);
+                spec.no_new_privileges = true;
+                let sysctls =
+                    [("net.core.somaxconn", "123"), ("kernel.msgmax", "9000"), ("kernel.domainname", "x.y")];
+                spec.sysctls = sysctls.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+            },
+            show,
+        )
+        .await;
+    let want = "/made/here 33 44 7 55 100 200 0 300 NoNewPrivs: 1 123 9000 x.y";
+    assert_eq!(printed.split_whitespace().collect::<Vec<_>>(), want.split(' ').collect::<Vec<_>>());
+    let network = |network: Network| {
+        let world = &world;
+        async move { world.output(|spec| spec.network = network, "cat /proc/net/dev | grep -c :").await }
     };
-    names.into_iter().find_map(read).expect("the container has a cgroup").trim().to_owned()
+    let devices = |text: &str| text.lines().filter(|line| line.contains(':')).count();
+    let host = devices(&fs::read_to_string("/proc/net/dev").unwrap());
+    assert_eq!(network(Network::Host).await.trim(), host.to_string());
+    world.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_init_is_process_one_also_without_a_root_to_write_to() {
+    let world = World::start().await;
+    let programs = warren_logger::ensure_installed(world.containerd.dir()).unwrap();
+    let (log, dir) = world.log("tended");
+    let script = "grep -q init /proc/1/comm && echo $PPID; trap 'echo passed on; exit 3' TERM; \
+                  echo ready >&2; while :; do sleep 0.02; done";
+    let spec = ContainerSpec {
+        init: Some(programs.init),
+        read_only_root: true,
+        log,
+        ..spec("tended", &["sh", "-c", script])
+    };
+    world.runtime.ensure_created(&spec).await.unwrap();
+    world.runtime.start(&spec.id).await.unwrap();
+    let read = |stream: &str| fs::read_to_string(dir.join(stream)).unwrap_or_default();
+    eventually("it is ready", || async { read("stderr").contains("ready") }).await;
+    world.runtime.signal(&spec.id, Signal::TERM).await.unwrap();
+    assert_eq!(stopped(&world.runtime, &spec.id).await.code, 3);
+    world.runtime.remove(&spec.id).await.unwrap();
+    assert_eq!(read("stdout"), "1\npassed on\n");
+
+    let nothing = ContainerSpec { command: Some(vec!["/no/such".into()]), log: Log::Discard, ..spec };
+    world.runtime.ensure_created(&nothing).await.expect("the init is what is run");
+    world.runtime.start(&nothing.id).await.unwrap();
+    assert_eq!(stopped(&world.runtime, &nothing.id).await.code, 127);
+    world.runtime.remove(&nothing.id).await.unwrap();
+    world.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_is_one() {
+    let world = World::start().await;
+    let (log, dir) = world.log("terminal");
+    let script = "tty; [ -t 0 ] && [ -t 2 ] && echo all $TERM; echo error >&2";
+    let spec = ContainerSpec { tty: true, log, ..spec("terminal", &["sh", "-c", script]) };
+    world.runtime.ensure_created(&spec).await.unwrap();
+    world.runtime.start(&spec.id).await.unwrap();
+    assert_eq!(stopped(&world.runtime, &spec.id).await.code, 0);
+    world.runtime.remove(&spec.id).await.unwrap();
+    // A terminal's logger is not waited for.
+    eventually("the logger has ended", || async { dir.join("stderr.end").exists() }).await;
+    let read = |stream: &str| fs::read_to_string(dir.join(stream)).unwrap();
+    assert_eq!(read("stdout"), "/dev/pts/0\r\nall xterm\r\nerror\r\n");
+    assert_eq!(read("stderr"), "", "a terminal has one output");
+    world.assert_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -99,15 +155,21 @@ async fn limits_reach_the_kernel_and_its_kills_are_told() {
     let world = World::start().await;
     let mut events = world.runtime.events();
     let hog = "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done";
-    let limits = Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(16 << 20)) };
-    let spec = ContainerSpec { limits, ..spec("limited", &["sh", "-c", hog]) };
+    let limits = Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(16 << 20)), pids: Some(7) };
+    let reservations = Reservations { cpu: Some(MilliCpu(250)), memory: Some(Bytes(8 << 20)) };
+    let spec = ContainerSpec { limits, reservations, ..spec("limited", &["sh", "-c", hog]) };
     world.runtime.ensure_created(&spec).await.unwrap();
-    assert_eq!(
-        cgroup(&world, [("memory", "memory.limit_in_bytes"), ("", "memory.max")]),
-        (16 << 20).to_string()
-    );
-    let quota = cgroup(&world, [("cpu", "cpu.cfs_quota_us"), ("", "cpu.max")]);
+    let cgroup = |one, two| world.cgroup("limited", [one, two]);
+    let memory = cgroup(("memory", "memory.limit_in_bytes"), ("", "memory.max"));
+    assert_eq!(memory, (16 << 20).to_string());
+    let reserved = cgroup(("memory", "memory.soft_limit_in_bytes"), ("", "memory.low"));
+    assert_eq!(reserved, (8 << 20).to_string());
+    let quota = cgroup(("cpu", "cpu.cfs_quota_us"), ("", "cpu.max"));
     assert!(quota == "50000" || quota == "50000 100000", "{quota}");
+    // Version 2 counts from 1 to 10000 what version 1 counts from 2 to 262144.
+    let weight = cgroup(("cpu", "cpu.shares"), ("", "cpu.weight"));
+    assert!(weight == "256" || weight == "10", "{weight}");
+    assert_eq!(cgroup(("pids", "pids.max"), ("", "pids.max")), "7");
 
     world.runtime.start(&spec.id).await.unwrap();
     let wanted = spec.id.clone();
@@ -148,9 +210,10 @@ async fn a_given_network_namespace_is_joined_and_a_missing_one_is_an_error() {
     let netns = Netns::new();
     let path = PathBuf::from("/run/netns").join(&netns.0);
     let show = "cat /proc/net/fib_trie | grep -c 127.0.0.1";
-    let printed = output(&world, |spec| spec.netns = Some(path.clone()), show).await;
+    let printed = world.output(|spec| spec.network = Network::Joined(path.clone()), show).await;
     assert_ne!(printed.trim(), "0", "its loopback device is up");
-    let missing = ContainerSpec { netns: Some("/run/netns/no-such".into()), ..spec("nonet", &["true"]) };
+    let missing =
+        ContainerSpec { network: Network::Joined("/run/netns/no-such".into()), ..spec("nonet", &["true"]) };
     let error = world.runtime.ensure_created(&missing).await.unwrap_err();
     assert!(matches!(error, Error::Failed { .. }) && error.to_string().contains("no-such"), "{error}");
     world.runtime.remove(&missing.id).await.unwrap();

@@ -6,6 +6,7 @@ use containerd_client::services::v1::DeleteContainerRequest;
 use warren_image::{Connection, within};
 use warren_runtime::containerd::Containerd;
 use warren_runtime::{ContainerSpec, Process, Runtime, RuntimeEvent, Signal};
+use warren_types::Bytes;
 
 use crate::world::{World, end, event, eventually, exited, process, run, sleeper, spec, stopped};
 
@@ -30,6 +31,27 @@ async fn a_new_agent_adopts_what_runs() {
     assert_eq!(exited(&mut events, &runs.id).await.code, 137);
     world.runtime.remove(&runs.id).await.unwrap();
     end(&world.runtime, &waits).await;
+    world.assert_clean().await;
+}
+
+/// Nobody listened when it happened; the cgroup still tells.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_want_of_memory_while_no_agent_ran_is_found() {
+    let world = World::start().await;
+    let hog = "while [ ! -e /go ]; do sleep 0.01; done; x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done";
+    let mut spec = spec("hungry", &["sh", "-c", hog]);
+    spec.limits.memory = Some(Bytes(16 << 20));
+    let pid = run(&world.runtime, &spec).await;
+    let World { runtime, containerd } = world;
+    drop(runtime);
+    std::fs::write(format!("/proc/{pid}/root/go"), "").unwrap();
+    let gone = || async { !std::path::Path::new(&format!("/proc/{pid}")).exists() };
+    eventually("it was killed", gone).await;
+    let world = World { runtime: Containerd::new(containerd.settings()).unwrap(), containerd };
+    let exit = stopped(&world.runtime, &spec.id).await;
+    assert_eq!((exit.code, exit.signal(), exit.out_of_memory), (137, Some(Signal::KILL), true));
+    assert_eq!(world.runtime.delete_process(&spec.id).await.unwrap(), Some(exit));
+    world.runtime.remove(&spec.id).await.unwrap();
     world.assert_clean().await;
 }
 

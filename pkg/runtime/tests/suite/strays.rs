@@ -1,6 +1,6 @@
 //! What nobody owns is removed at any time, and nothing that somebody works on.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveS
 use containerd_client::services::v1::{Container, CreateContainerRequest, DeleteContainerRequest, container};
 use nix::sys::stat::Mode;
 use warren_image::{Connection, within};
-use warren_runtime::{ContainerSpec, Log, Process, Runtime, Swept};
+use warren_runtime::{ContainerSpec, Process, Runtime, Swept};
 
 use crate::world::{World, end, eventually, id, process, run, sleeper};
 
@@ -190,10 +190,10 @@ async fn a_creation_under_way_is_left_alone_and_swept_once_it_has_ended() {
     let world = World::start().await;
     let (connection, snapshotter) = (connection(&world), world.containerd.settings().snapshotter);
     for (name, is_abandoned) in [("slow", false), ("abandoned", true)] {
-        // The supervisor opens the log, which takes until somebody reads it.
-        let log = world.containerd.dir().join(format!("{name}.log"));
-        nix::unistd::mkfifo(&log, Mode::S_IRWXU).unwrap();
-        let spec = ContainerSpec { log: Log::File(log.clone()), ..sleeper(name) };
+        // The supervisor waits until the logger says that it is ready.
+        let (log, dir) = world.log(name);
+        std::fs::write(dir.join("hold"), "").unwrap();
+        let spec = ContainerSpec { log, ..sleeper(name) };
         let runtime = world.runtime.clone();
         let creation = tokio::spawn(async move { runtime.ensure_created(&spec).await });
         eventually("a supervisor is there", || async { is_supervised(&world, name) }).await;
@@ -207,7 +207,7 @@ async fn a_creation_under_way_is_left_alone_and_swept_once_it_has_ended() {
         }
         assert_eq!(world.runtime.sweep_strays().await.unwrap(), Swept::default());
         assert!(is_supervised(&world, name));
-        let _reader: File = OpenOptions::new().read(true).write(true).open(&log).unwrap();
+        std::fs::remove_file(dir.join("hold")).unwrap();
         match creation.await {
             Ok(created) => created.unwrap(),
             Err(aborted) => assert!(is_abandoned && aborted.is_cancelled()),

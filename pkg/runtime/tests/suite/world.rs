@@ -1,24 +1,25 @@
 //! What the tests share: a tiny image, specs, waiting for conditions.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use warren_image::build::Builder;
 use warren_image::{ImportOptions, Imported};
-use warren_runtime::containerd::Containerd;
+use warren_runtime::containerd::{Containerd, Settings};
 use warren_runtime::testing::PrivateContainerd;
 use warren_runtime::{
-    ContainerId, ContainerSpec, Exit, Limits, Log, Owner, Process, Reference, Runtime, RuntimeEvent, Signal,
+    ContainerId, ContainerSpec, Exit, Log, Owner, Process, Reference, Runtime, RuntimeEvent, Signal,
 };
+use warren_testkit::scratch::install;
+use warren_types::Bytes;
 
 pub const IMAGE: &str = "docker.io/library/tiny:1";
 const PATIENCE: Duration = Duration::from_secs(20);
-const APPLETS: [&str; 16] = [
+const APPLETS: [&str; 20] = [
     "sh", "sleep", "cat", "id", "env", "hostname", "tail", "unshare", "echo", "pwd", "grep", "ls", "mount",
-    "touch", "true", "nslookup",
+    "touch", "true", "nslookup", "tty", "mknod", "mkdir", "chown",
 ];
 
 /// A private containerd with the tiny image and a runtime on it.
@@ -29,10 +30,48 @@ pub struct World {
 
 impl World {
     pub async fn start() -> Self {
+        Self::start_with(|_, _| {}).await
+    }
+
+    /// With other settings; the directory is for what they need.
+    pub async fn start_with(change: impl FnOnce(&mut Settings, &Path)) -> Self {
         let containerd = PrivateContainerd::start().await;
-        let runtime = Containerd::new(containerd.settings()).unwrap();
+        let mut settings = containerd.settings();
+        change(&mut settings, containerd.dir());
+        let runtime = Containerd::new(settings).unwrap();
         import(&runtime, containerd.dir(), tiny(IMAGE).oci_archive().unwrap()).await.unwrap();
+        install(&containerd.dir().join("logger"), LOGGER);
         Self { runtime, containerd }
+    }
+
+    /// A log by the stand-in of a logger, and the directory it writes to.
+    pub fn log(&self, name: &str) -> (Log, PathBuf) {
+        let dir = self.containerd.dir().join("logs of a test & more=1+%").join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        let program = self.containerd.dir().join("logger");
+        (Log::Binary { program, dir: dir.clone(), max_size: Bytes(1 << 20), max_files: 3 }, dir)
+    }
+
+    /// Runs a shell script to its end and returns what it printed, standard output first.
+    pub async fn output(&self, change: impl FnOnce(&mut ContainerSpec), script: &str) -> String {
+        let (exit, printed) = self.try_output(change, script).await;
+        assert_eq!(exit.code, 0, "{script} printed: {printed}");
+        printed
+    }
+
+    pub async fn try_output(&self, change: impl FnOnce(&mut ContainerSpec), script: &str) -> (Exit, String) {
+        let (log, dir) = self.log("prints");
+        let mut spec = ContainerSpec { log, ..spec("prints", &["sh", "-c", script]) };
+        change(&mut spec);
+        self.runtime.ensure_created(&spec).await.unwrap();
+        self.runtime.start(&spec.id).await.unwrap();
+        let exit = stopped(&self.runtime, &spec.id).await;
+        self.runtime.remove(&spec.id).await.unwrap();
+        let ended = || async { ["stdout.end", "stderr.end"].iter().all(|end| dir.join(end).exists()) };
+        eventually("the logger has ended", ended).await;
+        let printed = ["stdout", "stderr"].map(|stream| std::fs::read_to_string(dir.join(stream)).unwrap());
+        std::fs::remove_dir_all(&dir).unwrap();
+        (exit, printed.concat())
     }
 
     /// Nothing of containers is left: records, file systems, processes, supervisors, mounts, cgroups.
@@ -42,7 +81,39 @@ impl World {
         let swept = self.runtime.sweep_strays().await.unwrap();
         assert!(swept.is_empty(), "{swept:?}");
     }
+
+    /// A file of a container's cgroup, under its name in either version.
+    pub fn cgroup(&self, container: &str, names: [(&str, &str); 2]) -> String {
+        let parent = self.containerd.settings().cgroup_parent;
+        let read = |(controller, file): (&str, &str)| {
+            let parts = ["/sys/fs/cgroup", controller, parent.trim_start_matches('/'), container, file];
+            std::fs::read_to_string(parts.iter().collect::<PathBuf>()).ok()
+        };
+        names.into_iter().find_map(read).expect("the container has a cgroup").trim().to_owned()
+    }
 }
+
+/// Stands in for the logger, by its rules: says that it is ready by closing 5, ignores SIGTERM and reads to the
+/// end. Files in its directory make it late: `hold` in getting ready, `stall` in reading.
+const LOGGER: &[u8] = b"#!/bin/sh
+trap '' TERM
+while [ $# -gt 0 ]; do
+    case \"$1\" in
+        dir) dir=$2 ;;
+        max-size) size=$2 ;;
+        max-files) files=$2 ;;
+        attempt) attempt=$2 ;;
+    esac
+    shift 2
+done
+echo \"$size $files $attempt\" >\"$dir/limits\"
+while [ -e \"$dir/hold\" ]; do sleep 0.01; done
+exec 5>&-
+while [ -e \"$dir/stall\" ]; do sleep 0.01; done
+(cat <&3 >>\"$dir/stdout\"; : >\"$dir/stdout.end\") &
+(cat <&4 >>\"$dir/stderr\"; : >\"$dir/stderr.end\") &
+wait
+";
 
 /// busybox and the files that tests look at.
 pub fn tiny(name: &str) -> Builder {
@@ -74,21 +145,12 @@ pub fn id(text: &str) -> ContainerId {
 }
 
 pub fn spec(name: &str, command: &[&str]) -> ContainerSpec {
+    let owner = Owner { task: format!("task-{name}"), attempt: 1, spec_hash: "hash".into() };
     ContainerSpec {
-        id: id(name),
-        owner: Owner { task: format!("task-{name}"), attempt: 1, spec_hash: "hash".into() },
-        image: Reference::parse(IMAGE).unwrap(),
         command: Some(command.iter().map(|word| (*word).to_owned()).collect()),
-        args: None,
-        env: Vec::new(),
         hostname: "inside".into(),
-        limits: Limits::default(),
-        netns: None,
-        mounts: Vec::new(),
-        log: Log::Discard,
         assignment: b"assigned".to_vec(),
-        labels: BTreeMap::new(),
-        stop_signal: None,
+        ..ContainerSpec::new(id(name), owner, Reference::parse(IMAGE).unwrap())
     }
 }
 

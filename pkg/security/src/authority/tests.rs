@@ -1,5 +1,4 @@
 use proptest::prelude::*;
-use rcgen::PKCS_ED25519;
 use x509_parser::certificate::X509Certificate;
 
 use super::*;
@@ -82,27 +81,58 @@ fn a_request_gives_its_key_and_nothing_else() {
 }
 
 #[test]
-fn a_request_not_signed_by_its_key_is_refused() {
-    let key = PrivateKey::generate().unwrap();
-    let pem = CertificateRequest::create(&key).unwrap();
-    CertificateRequest::parse(&pem).unwrap();
-    // The last line of the base64 text is the end of the signature.
-    let end = pem.find("\n-----END").unwrap();
-    let start = pem[..end].rfind('\n').unwrap() + 1;
-    let digits = (start..end).filter(|at| pem.as_bytes()[*at] != b'=');
-    let refusals = digits.map(|at| {
-        let digit = if pem.as_bytes()[at] == b'A' { "B" } else { "A" };
-        let forged = format!("{}{digit}{}", &pem[..at], &pem[at + 1..]);
-        CertificateRequest::parse(&forged).unwrap_err().to_string()
-    });
-    assert!(refusals.filter(|refusal| refusal.contains("signature")).count() > 0);
-
-    let other = KeyPair::generate_for(&PKCS_ED25519).unwrap();
-    let other = CertificateParams::default().serialize_request(&other).unwrap().pem().unwrap();
-    for bad in [other.as_str(), "", key.pem()] {
-        let refused = CertificateRequest::parse(bad).unwrap_err();
-        assert!(matches!(refused, AuthorityError::Request(_)), "{refused}");
+fn a_node_gets_the_id_of_its_key_again_and_again() {
+    let (authority, key) = (authority(), PrivateKey::generate().unwrap());
+    let request = CertificateRequest::parse(&CertificateRequest::create(&key).unwrap()).unwrap();
+    for role in [NodeRole::Worker, NodeRole::Manager] {
+        for _ in 0..2 {
+            let pem = authority.sign_node(role, &request, at(NOW), Duration::from_secs(MINUTE)).unwrap();
+            let issued = Credentials::new(pem, key.clone()).unwrap();
+            let id = key.node_id().unwrap().to_string();
+            assert_eq!(issued.identity(), &Identity::new(CLUSTER, role.into(), id).unwrap());
+            assert_eq!((issued.issued_at(), issued.expires_at()), (at(NOW), at(NOW + MINUTE)));
+            authority.roots().check_issued(&issued).unwrap();
+        }
+        let pem = authority.sign_node(role, &request, at(NOW), Duration::MAX).unwrap();
+        assert_eq!(Credentials::new(pem, key.clone()).unwrap().expires_at(), at(NOW + 90 * DAY));
     }
+}
+
+#[test]
+fn a_certificate_is_renewed_in_the_last_third_of_its_life_but_not_by_all_at_once() {
+    let authority = authority();
+    let issued = authority.issue(&identity(Role::Worker), at(NOW)).unwrap();
+    assert_eq!(issued.renew_at(0), at(NOW + 60 * DAY));
+    let (half, last) = (issued.renew_at(u64::MAX / 2), issued.renew_at(u64::MAX));
+    assert!(at(NOW + 63 * DAY) < half && half < at(NOW + 64 * DAY), "{half:?}");
+    assert!(at(NOW + 67 * DAY) < last && last < at(NOW + 68 * DAY), "{last:?}");
+    for chance in [0, 1, u64::MAX / 3, u64::MAX] {
+        let due = issued.renew_at(chance);
+        assert!(!issued.due_for_renewal(due - Duration::from_secs(1), chance));
+        assert!(issued.due_for_renewal(due, chance));
+    }
+}
+
+#[test]
+fn a_short_life_is_not_over_when_it_begins() {
+    let (authority, key) = (authority(), PrivateKey::generate().unwrap());
+    let request = CertificateRequest::parse(&CertificateRequest::create(&key).unwrap()).unwrap();
+    let pem = authority.sign_node(NodeRole::Worker, &request, at(NOW), Duration::from_secs(30)).unwrap();
+    let issued = Credentials::new(pem, key).unwrap();
+    assert_eq!(issued.renew_at(0), at(NOW + 20));
+}
+
+#[test]
+fn what_another_authority_issued_is_not_ours() {
+    let (ours, theirs) = (authority(), authority());
+    let issued = theirs.issue(&identity(Role::Worker), at(NOW)).unwrap();
+    let refused = ours.roots().check_issued(&issued).unwrap_err();
+    assert!(matches!(refused, MaterialError::NotIssued(_)));
+    // Also with both, and long after its end.
+    let both = format!("{}{}", ours.certificate_pem(), theirs.certificate_pem());
+    Roots::parse(&both).unwrap().check_issued(&issued).unwrap();
+    let old = ours.issue(&identity(Role::Worker), at(NOW + 3 * DAY)).unwrap();
+    ours.roots().check_issued(&old).unwrap();
 }
 
 #[test]

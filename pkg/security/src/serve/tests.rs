@@ -1,5 +1,6 @@
 mod local;
 mod requests;
+mod strangers;
 
 use std::time::SystemTime;
 
@@ -32,13 +33,13 @@ fn issue_expired(authority: &CertificateAuthority, role: Role) -> Credentials {
 
 /// A server that shows `shown`, and its address.
 async fn serve_as(authority: &CertificateAuthority, shown: &Credentials) -> (Incoming, SocketAddr) {
-    serve_within(authority, LiveCertificate::new(shown), HandshakeLimits::default()).await
+    serve_within(authority, LiveCertificate::new(shown), StrangerLimits::default()).await
 }
 
 async fn serve_within(
     authority: &CertificateAuthority,
     shown: Arc<LiveCertificate>,
-    limits: HandshakeLimits,
+    limits: StrangerLimits,
 ) -> (Incoming, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -161,12 +162,40 @@ async fn a_replaced_certificate_is_shown_from_the_next_handshake_on() {
     let authority = authority();
     let shown = LiveCertificate::new(&issue_expired(&authority, Role::Manager));
     let (mut incoming, address) =
-        serve_within(&authority, Arc::clone(&shown), HandshakeLimits::default()).await;
+        serve_within(&authority, Arc::clone(&shown), StrangerLimits::default()).await;
     refused_as_manager(dial(&authority, None, address).await);
     shown.replace(&issue(&authority, Role::Manager, "n1"));
     assert_eq!(shown.identity().id(), "n1");
     let client = dial(&authority, None, address).await.unwrap();
     exchange(&mut incoming, client).await;
+}
+
+#[tokio::test]
+async fn a_client_shows_its_renewed_certificate_without_a_new_start() {
+    let authority = authority();
+    let (mut incoming, address) = serve_as(&authority, &issue(&authority, Role::Manager, "n1")).await;
+    let first = issue(&authority, Role::Worker, "first");
+    let live = LiveCertificate::new(&first);
+    let config = client_config(&authority.roots(), Some(Arc::clone(&live))).unwrap();
+    let dial = async || {
+        let stream = TcpStream::connect(address).await.unwrap();
+        connect(stream, Arc::clone(&config), SOON).await.unwrap()
+    };
+    let mut open = dial().await;
+    let mut open_there = next(&mut incoming).await;
+    // The connection that is open goes on under the first certificate, the next one is under the second.
+    for id in ["second", "third"] {
+        live.replace(&issue(&authority, Role::Worker, id));
+        let seen = exchange(&mut incoming, dial().await).await.to_string();
+        assert!(seen.starts_with(&format!("worker {id} at ")), "{seen}");
+    }
+    open.write_all(b"x").await.unwrap();
+    assert_eq!(open_there.read_u8().await.unwrap(), b'x');
+    assert!(open_there.peer().to_string().starts_with("worker first at "));
+    // What is not renewed in time is refused.
+    live.replace(&issue_expired(&authority, Role::Worker));
+    let text = refusal(Ok(dial().await)).await;
+    assert!(text.contains("CertificateExpired"), "{text}");
 }
 
 #[tokio::test]
@@ -218,26 +247,6 @@ async fn tls_1_2_is_refused_by_its_version() {
     tokio::time::timeout(SOON, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
     // One alert record: fatal (2), protocol_version (70).
     assert_eq!(answer, [21, 3, 3, 0, 2, 2, 70]);
-}
-
-#[tokio::test]
-async fn silent_strangers_are_closed_at_the_deadline_and_bounded_in_number() {
-    let authority = authority();
-    let limits = HandshakeLimits { in_flight: 2, deadline: Duration::from_millis(300) };
-    let shown = LiveCertificate::new(&issue(&authority, Role::Manager, "n1"));
-    let (mut incoming, address) = serve_within(&authority, shown, limits).await;
-    let (begin, mut silent) = (std::time::Instant::now(), Vec::new());
-    for _ in 0..4 {
-        silent.push(TcpStream::connect(address).await.unwrap());
-    }
-    // All places are taken twice over, and still the one who speaks is served after them.
-    let client = dial(&authority, None, address).await.unwrap();
-    exchange(&mut incoming, client).await;
-    assert!(begin.elapsed() >= 2 * limits.deadline, "{:?}", begin.elapsed());
-    for mut stream in silent {
-        let closed = tokio::time::timeout(SOON, stream.read(&mut [0; 1])).await.unwrap();
-        assert_eq!(closed.unwrap_or(0), 0);
-    }
 }
 
 #[tokio::test]

@@ -99,5 +99,6 @@ pub fn spec(name: &str) -> anyhow::Result<ServiceSpec> {
         mode: Mode::Replicated { replicas: 0 },
         task: TaskSpec::new("web:1".parse().context("an image's reference")?),
         ports: Vec::new(),
+        placement: Default::default(),
     })
 }

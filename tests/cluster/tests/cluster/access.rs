@@ -31,6 +31,7 @@ async fn call(grpc: &mut Grpc<tonic::transport::Channel>, path: &'static str) ->
 
 fn may(caller: Caller, need: Need) -> bool {
     match need {
+        Need::Stranger => caller == Caller::Anonymous,
         Need::Viewer => {
             [Caller::Certified(Role::Viewer), Caller::Certified(Role::Admin), Caller::Local].contains(&caller)
         }

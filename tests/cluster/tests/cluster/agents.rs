@@ -2,32 +2,41 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use warren_client::TaskFilter;
-use warren_image::{Connection, Images};
+use warren_image::{Connection, Digest, Images};
 use warren_network::fake::FakeNetwork;
 use warren_proto::v1;
 use warren_runtime::fake::Fake;
 use warren_runtime::{Process, Reference, Runtime};
 use warren_security::LiveCertificate;
 use warren_testkit::wait::eventually_async;
-use warren_worker::{Config, Doors, NodeOverrides, Worker};
+use warren_types::Timestamp;
+use warren_worker::{Config, Doors, FakeImages, ImageSource, NodeOverrides, Worker};
 
+use crate::worker::DIGEST;
 use crate::world::{PATIENCE, World, new_id, spec};
 
 /// What outlives an agent: its machine.
 struct Machine {
     directory: tempfile::TempDir,
     runtime: Fake,
+    images: FakeImages,
     network: Arc<FakeNetwork>,
 }
 
 impl Machine {
-    fn new() -> Self {
-        let runtime = Fake::new();
-        runtime.add_image(&Reference::parse("web:1").unwrap());
+    async fn new() -> Self {
+        let (runtime, images) = (Fake::new(), FakeImages::default());
+        let (tag, digest) = (Reference::parse("web:1").unwrap(), Digest::parse(DIGEST).unwrap());
+        runtime.add_image(&tag.pinned(&digest));
+        images.has(&tag, digest);
+        // One that nobody used for long would be removed.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        images.touch(&tag, Timestamp(now.as_millis() as u64)).await.unwrap();
         let network = Arc::new(FakeNetwork::new("/run/none"));
-        Self { directory: tempfile::tempdir().unwrap(), runtime, network }
+        Self { directory: tempfile::tempdir().unwrap(), runtime, images, network }
     }
 
     async fn agent(&self, world: &World) -> Worker {
@@ -39,12 +48,14 @@ impl Machine {
             roots: manager.roots(),
             overrides: NodeOverrides::default(),
             max_archive: 1 << 30,
+            membership: None,
         };
         let connection = Connection::new(self.directory.path().join("none.sock"), "warren").unwrap();
         let doors = Doors {
             runtime: Arc::new(self.runtime.clone()),
             network: self.network.clone(),
             images: Images::new(connection, "overlayfs"),
+            source: Arc::new(self.images.clone()),
             containerd: None,
             namespace: None,
         };
@@ -76,7 +87,7 @@ async fn running(world: &World, wanted: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_runs_survives_its_agent_and_leaves_nothing() {
-    let (mut world, machine) = (World::new().await, Machine::new());
+    let (mut world, machine) = (World::new().await, Machine::new().await);
     let agent = machine.agent(&world).await;
     let client = world.local().await;
     client.services().create(new_id(), &spec("web", 3)).await.unwrap();

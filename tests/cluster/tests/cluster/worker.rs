@@ -1,6 +1,6 @@
 //! A worker whose every frame a test says itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -12,9 +12,12 @@ use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::worker_frame::Frame as Say;
-use warren_security::Role;
+use warren_security::{Credentials, Role};
 
 use crate::world::{Caller, PATIENCE, World, description};
+
+/// What every image is.
+pub const DIGEST: &str = "sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 pub struct Worker {
     client: SessionsClient<Channel>,
@@ -24,6 +27,8 @@ pub struct Worker {
     /// What it should have, as told so far.
     pub version: Option<v1::AssignmentVersion>,
     pub tasks: BTreeMap<String, v1::TaskAssignment>,
+    /// Streams that were asked for while it waited for something else.
+    opens: VecDeque<v1::Open>,
     reports: u64,
 }
 
@@ -41,16 +46,31 @@ impl Worker {
 
     /// Opens a session, with what it has of an earlier one.
     pub async fn dial_with(world: &World, version: Option<v1::AssignmentVersion>) -> Self {
-        let mut client = SessionsClient::new(world.channel(Caller::Certified(Role::Worker)).await);
+        let channel = world.channel(Caller::Certified(Role::Worker)).await;
+        Self::greet(channel, version).await.welcomed().await
+    }
+
+    /// Opens a session of the node that these are of.
+    pub async fn dial_as(world: &World, node: &Credentials) -> Self {
+        Self::greet(world.channel_as(Some(node)).await, None).await.welcomed().await
+    }
+
+    /// Says hello, and has heard nothing yet.
+    pub async fn greet(channel: Channel, version: Option<v1::AssignmentVersion>) -> Self {
+        let mut client = SessionsClient::new(channel);
         let (frames, queue) = mpsc::channel(64);
         let hello = v1::Hello { description: Some((&description()).into()), version };
         frames.send(v1::WorkerFrame { frame: Some(Say::Hello(hello)) }).await.unwrap();
         let inbound = client.establish(ReceiverStream::new(queue)).await.unwrap().into_inner();
         let (welcome, tasks) = (v1::Welcome::default(), BTreeMap::new());
-        let mut worker = Self { client, frames, inbound, welcome, version, tasks, reports: 0 };
-        let Frame::Welcome(welcome) = worker.hear().await else { panic!("no welcome first") };
-        worker.welcome = welcome;
-        worker
+        let opens = VecDeque::new();
+        Self { client, frames, inbound, welcome, version, tasks, opens, reports: 0 }
+    }
+
+    async fn welcomed(mut self) -> Self {
+        let Frame::Welcome(welcome) = self.hear().await else { panic!("no welcome first") };
+        self.welcome = welcome;
+        self
     }
 
     pub async fn say(&self, frame: Say) {
@@ -137,6 +157,7 @@ impl Worker {
                 Some(Frame::Current(v1::SyncCurrent {})) => return,
                 // A full assignment is an answer as well; then it asks again.
                 None => {}
+                Some(Frame::Open(open)) => self.opens.push_back(open),
                 Some(other) => panic!("no answer to a sync: {other:?}"),
             }
         }
@@ -144,7 +165,8 @@ impl Worker {
 
     pub async fn heartbeat(&self) {
         let usage = v1::NodeUsage { cpu_milli: 7, ..Default::default() };
-        self.say(Say::Heartbeat(v1::Heartbeat { usage: Some(usage) })).await;
+        let loops = vec![v1::Loop { name: "worker.relist".into(), runs: 3, ..Default::default() }];
+        self.say(Say::Heartbeat(v1::Heartbeat { usage: Some(usage), loops })).await;
     }
 
     /// Reports, and waits for the confirmation.
@@ -156,6 +178,7 @@ impl Worker {
             match self.answer().await {
                 Frame::Stored(stored) => return assert_eq!(stored.number, number),
                 Frame::Current(_) => {}
+                Frame::Open(open) => self.opens.push_back(open),
                 other => panic!("not a confirmation: {other:?}"),
             }
         }
@@ -167,9 +190,33 @@ impl Worker {
         self.report(reports).await;
     }
 
+    /// Does what is wanted of each task, as far as one step goes: prepares, runs or removes it. What the image is, is
+    /// said until the assignment says so.
+    pub async fn obey(&mut self) {
+        self.sync().await;
+        let mut reports = Vec::new();
+        for (id, task) in &self.tasks {
+            let image = if task.digest.is_empty() { DIGEST.to_owned() } else { String::new() };
+            let told = match task.desired() {
+                v1::Desired::Ready => report(id, v1::TaskState::Ready),
+                v1::Desired::Running => report(id, v1::TaskState::Running),
+                _ => v1::TaskReport { removed: true, ..report(id, v1::TaskState::Shutdown) },
+            };
+            reports.push(v1::TaskReport { image, ..told });
+        }
+        if !reports.is_empty() {
+            self.report(reports).await;
+        }
+    }
+
     /// Attaches the stream that the manager asks for next.
     pub async fn attach(&mut self) -> Stream {
-        let id = self.open().await;
+        let open = self.asked().await;
+        self.attach_to(open.stream_id).await
+    }
+
+    /// Attaches the stream of this name.
+    pub async fn attach_to(&mut self, id: String) -> Stream {
         let (frames, queue) = mpsc::channel(8);
         let first = v1::stream_frame::Frame::StreamId(id);
         frames.send(v1::StreamFrame { frame: Some(first) }).await.unwrap();
@@ -179,9 +226,17 @@ impl Worker {
 
     /// The name of the stream that the manager asks for next.
     pub async fn open(&mut self) -> String {
+        self.asked().await.stream_id
+    }
+
+    /// The stream that the manager asks for next, and for what.
+    pub async fn asked(&mut self) -> v1::Open {
+        if let Some(open) = self.opens.pop_front() {
+            return open;
+        }
         loop {
             match self.answer().await {
-                Frame::Open(open) => return open.stream_id,
+                Frame::Open(open) => return open,
                 Frame::Current(_) => {}
                 other => panic!("not open: {other:?}"),
             }

@@ -17,7 +17,9 @@ use warren_security::{CertificateAuthority, Credentials, LiveCertificate, Role, 
 use warren_testkit::scratch::Scratch;
 use warren_testkit::small_disk::SmallDisk;
 use warren_testkit::wait::eventually_async;
-use warren_types::{Bytes, Id, MilliCpu, Mode, NodeDescription, Resources, ServiceId, ServiceSpec, TaskSpec};
+use warren_types::{
+    Bytes, Id, MilliCpu, Mode, NodeDescription, Placement, Resources, ServiceId, ServiceSpec, TaskSpec,
+};
 
 /// For anything that a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -174,10 +176,16 @@ impl World {
             });
             return endpoint.connect_with_connector(dial).await.unwrap();
         }
-        let certificate = match caller {
-            Caller::Certified(role) => Some(LiveCertificate::new(&self.credentials(role))),
-            Caller::Anonymous | Caller::Local => None,
-        };
+        match caller {
+            Caller::Certified(role) => self.channel_as(Some(&self.credentials(role))).await,
+            Caller::Anonymous | Caller::Local => self.channel_as(None).await,
+        }
+    }
+
+    /// A bare connection of whoever these credentials are of.
+    pub async fn channel_as(&self, credentials: Option<&Credentials>) -> Channel {
+        let endpoint = Endpoint::from_static("http://manager");
+        let certificate = credentials.map(LiveCertificate::new);
         let config = client_config(&self.manager().roots(), certificate).unwrap();
         let address = self.manager().address();
         let dial = tower::service_fn(move |_| {
@@ -194,6 +202,9 @@ impl World {
 pub fn description() -> NodeDescription {
     NodeDescription {
         resources: Resources { cpu: MilliCpu(4000), memory: Bytes(8 << 30) },
+        disk: Bytes(64 << 30),
+        os: "linux".into(),
+        labels: Default::default(),
         architecture: "amd64".into(),
         kernel: "6.1".into(),
         runtime: "scripted".into(),
@@ -213,5 +224,6 @@ pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
         mode: Mode::Replicated { replicas },
         task: TaskSpec::new("web:1".parse().unwrap()),
         ports: Vec::new(),
+        placement: Placement::default(),
     }
 }

@@ -2,6 +2,7 @@
 //! acknowledged stays, what was not touched does not notice, and nothing is left when all is removed.
 
 mod client;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,6 +11,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
 use warren_testkit::leftovers;
+use warren_testkit::node::Node;
 use warren_testkit::soak;
 use warren_testkit::wait::eventually;
 
@@ -64,7 +66,7 @@ fn survive(victim: &Victim, kills: usize) {
     let untouched = task::pids(&world.node);
     assert_eq!(untouched.len(), 5);
 
-    let client = Client::start(world.warren(), dice.random());
+    let client = Client::start(world.warren(), dice.random(), 12);
     for kill in 1..=kills {
         // Not a wait: the moment of the kill is the case that is tried.
         std::thread::sleep(LONGEST.mul_f64(dice.random()));
@@ -74,12 +76,12 @@ fn survive(victim: &Victim, kills: usize) {
         world.node.kill();
         world.node.run_again();
         world.node.wait_ready();
-        client.assert_kept(&world, kill);
+        client.assert_kept(&world.warren(), kill);
     }
     let wanted = client.end(2 * kills);
     let wanted: BTreeMap<String, usize> =
         wanted.into_iter().chain(STEADY.map(|(name, count)| (name.to_owned(), count))).collect();
-    assert_converges(&world, &wanted);
+    assert_converges(&[&world.node], &wanted);
     let running = task::pids(&world.node);
     assert!(untouched.iter().all(|(id, pid)| running.get(id) == Some(pid)), "{untouched:?} {running:?}");
 
@@ -91,29 +93,28 @@ fn survive(victim: &Victim, kills: usize) {
         let tasks = task::all(&world.node);
         if left == json!([]) { Ok(()) } else { Err(format!("{left} {tasks:#?}")) }
     });
-    if *victim == Victim::NodeAndContainerd {
-        // Of a process that it was making when it was killed containerd removes the rest when it is started again,
-        // and of file systems when it removes the next one.
-        world.restart_containerd();
-        world.run_and_remove_something();
-    }
+    // Of a process that it was making when it was killed, or when who asked for it was, containerd removes the rest
+    // when it is started again, and of file systems when it removes the next one.
+    world.restart_containerd();
+    world.run_and_remove_something();
     world.assert_at_rest(&before);
 }
 
-/// Waits until exactly the wanted tasks run, by what managers say, by containerd, and by the process table.
+/// Waits until exactly the wanted tasks run on `nodes`, by what managers say, by containerd, and by the process table.
 #[track_caller]
-fn assert_converges(world: &World, wanted: &BTreeMap<String, usize>) {
+fn assert_converges(nodes: &[&Node], wanted: &BTreeMap<String, usize>) {
     eventually(CONVERGED, "exactly the wanted tasks", || {
-        let tasks = task::all(&world.node);
+        let tasks = task::all(nodes[0]);
         let live: Vec<&Task> = tasks.iter().filter(|task| task.is_live()).collect();
         let of_service = |name: &str| live.iter().filter(|task| task.service_name == name).count();
         let missing: Vec<_> = wanted.iter().filter(|(name, count)| of_service(name) != **count).collect();
         let slots: BTreeSet<(&str, u32)> =
             live.iter().map(|task| (task.service_name.as_str(), task.slot)).collect();
         let ids: BTreeSet<String> = live.iter().map(|task| task.id.clone()).collect();
-        let containers: BTreeSet<String> = task::pids(&world.node).into_keys().collect();
-        let processes = leftovers::processes(world.node.scratch());
-        let processes = processes.iter().filter(|process| process.command == client::COMMAND).count();
+        let containers: BTreeSet<String> =
+            nodes.iter().flat_map(|node| task::pids(node).into_keys()).collect();
+        let processes = nodes.iter().flat_map(|node| leftovers::processes(node.scratch()));
+        let processes = processes.filter(|process| process.command == client::COMMAND).count();
         let total: usize = wanted.values().sum();
         let is_exact = missing.is_empty() && live.iter().all(|task| task.serves()) && ids == containers;
         if is_exact && slots.len() == total && processes == total {

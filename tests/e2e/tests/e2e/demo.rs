@@ -43,8 +43,8 @@ fn the_demo_runs_and_stops_twice() {
             assert!(said.contains("host name: demo-") && said.contains("make stop"), "{said}");
         }
         let warren = Warren::new(&directory.join("contexts.toml")).inside(&host.netns().path());
-        let cluster = warren.json(&["cluster", "info"])["id"].as_str().unwrap().to_owned();
-        assert!(!leftovers::cgroups(&cluster).is_empty());
+        let node = warren.json(&["node", "ls"])[0]["id"].as_str().unwrap().to_owned();
+        assert!(!leftovers::cgroups(&node).is_empty());
         let mut curl: Command = host.command("curl");
         curl.args(["--silent", "--fail", "--max-time", "5", "http://127.0.0.1:8088/healthz"]);
         assert_eq!(tool::stdout(curl, tool::DEADLINE).unwrap(), "ok\n");
@@ -53,7 +53,7 @@ fn the_demo_runs_and_stops_twice() {
         }
         assert!(!directory.exists());
         assert_eq!(leftovers::processes(scratch.path()), []);
-        assert_eq!(leftovers::cgroups(&cluster), Vec::<PathBuf>::new());
+        assert_eq!(leftovers::cgroups(&node), Vec::<PathBuf>::new());
         let difference = before.difference(&Inventory::of_kernel(&site));
         assert!(difference.is_empty(), "{difference}");
     }

@@ -1,5 +1,7 @@
 //! The fields of a service as its container meets them.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use warren_testkit::image::Image;
@@ -30,12 +32,12 @@ const fn field(
 /// The image that the fields are seen in says all that an image can say.
 const IMAGE: &str = "warren.local/wishes:1";
 
-const FIELDS: [Field; 14] = [
+const FIELDS: &[Field] = &[
     field("env", &["--env", "A=b  c=d", "-e", "EMPTY="], "env | grep -E '^(A|EMPTY)='", "A=b  c=d\nEMPTY="),
     field("env-file", &["--env-file", "{scratch}/env", "-e", "B=flag"], "echo $A $B", "file flag"),
     field("env-of-caller", &["--env", "PATH"], "[ ${#PATH} -gt 4 ] && echo taken", "taken"),
     field("env-of-image", &["-e", "OTHER=service"], "echo $KEPT $OTHER", "image service"),
-    field("arguments", &["--arg", "a b", "--arg", "-c"], "printf '%s|' \"$@\"", "a b|-c|"),
+    field("arguments", &["--arg", "a b", "--arg", "-c"], "printf '%s|' \"$@\"; echo", "a b|-c|"),
     field("host-name", &[], "hostname; cat /etc/hostname; echo $HOSTNAME", "{host}\n{host}\n{host}"),
     field("hosts", &[], "tail -n 1 /etc/hosts", "{address}\t{host}"),
     field("address", &[], "ip -4 -o address show eth0 | grep -o '{address}/32'", "{address}/32"),
@@ -63,6 +65,117 @@ const FIELDS: [Field; 14] = [
     field("user-of-image", &[], "id -u; id -g", "65534\n65534"),
     field("directory-of-image", &[], "pwd", "/tmp"),
     field("own-processes", &[], "ps -o pid | grep -c ' 1$'", "1"),
+    field("workdir", &["--workdir", "/made/here"], "pwd", "/made/here"),
+    field("user", &["--user", "1234:2345"], "id -u; id -g", "1234\n2345"),
+    field("user-by-name", &["--user", "root"], "id -u; id -g; echo $HOME", "0\n0\n/"),
+    field("groups", &["--user", "1234:2345", "--group", "77", "--group", "78"], "id -G", "2345 77 78"),
+    field(
+        "hostname",
+        &["--hostname", "db.example"],
+        "hostname; cat /etc/hostname; grep -c db.example /etc/hosts",
+        "db.example\ndb.example\n1",
+    ),
+    field("host", &["--host", "db:10.1.2.3"], "grep -w db /etc/hosts", "10.1.2.3\tdb"),
+    field("tty", &["--tty"], "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminal", "terminal"),
+    field("no-tty", &[], "[ -t 1 ] || echo none", "none"),
+    field(
+        "init",
+        &["--init"],
+        "tr '\\0' ' ' </proc/1/cmdline | grep -c init; (sh -c 'exit 0' &); sleep 1; ps -o stat | grep -c Z",
+        "1\n0",
+    ),
+    field("read-only", &["--read-only"], "grep -c ' / overlay ro,' /proc/mounts", "1"),
+    field("writable", &[], "grep -c ' / overlay rw,' /proc/mounts", "1"),
+    field(
+        "tmpfs",
+        &["--user", "0", "--tmpfs", "/scratch:size=1Mi,mode=0700"],
+        "grep ' /scratch tmpfs ' /proc/mounts | grep -o 'noexec\\|size=1024k' | sort; stat -c %a /scratch",
+        "noexec\nsize=1024k\n700",
+    ),
+    field(
+        "tmpfs-exec",
+        &["--tmpfs", "/scratch:exec"],
+        "cp /bin/busybox /scratch/echo && /scratch/echo runs",
+        "runs",
+    ),
+    field(
+        "bind",
+        &["--bind", "{scratch}/shared:/shared"],
+        "cat /shared/file; echo more >/shared/out; cat /shared/out",
+        "of the host\nmore",
+    ),
+    field(
+        "bind-read-only",
+        &["--bind", "{scratch}/shared:/shared:ro"],
+        "cat /shared/file; (echo x >/shared/new) 2>&1 | grep -o 'Read-only'",
+        "of the host\nRead-only",
+    ),
+    field(
+        "device",
+        &["--user", "0", "--device", "/dev/loop-control:/dev/mine:r"],
+        "(exec 3</dev/mine) && echo opened; (exec 3>/dev/mine) 2>/dev/null || echo refused",
+        "opened\nrefused",
+    ),
+    field(
+        "cap-drop",
+        &["--user", "0", "--cap-drop", "ALL", "--cap-add", "NET_ADMIN"],
+        "awk '/^Cap(Bnd|Eff)/ { print $2 }' /proc/self/status",
+        "0000000000001000\n0000000000001000",
+    ),
+    field(
+        "cap-add",
+        &["--user", "0", "--cap-add", "net_admin"],
+        "ip link set eth0 mtu 1300 && cat /sys/class/net/eth0/mtu",
+        "1300",
+    ),
+    field(
+        "cap-default",
+        &["--user", "0"],
+        "ip link set eth0 mtu 1300 2>/dev/null || awk '/^CapBnd/ { print $2 }' /proc/self/status",
+        "00000000a80425fb",
+    ),
+    field(
+        "privileged",
+        &["--user", "0", "--privileged"],
+        "awk '/^(CapBnd|Seccomp:)/ { print $2 }' /proc/self/status; [ -e /dev/kmsg ] && echo devices",
+        "{capabilities}\n0\ndevices",
+    ),
+    field("ulimit", &["--ulimit", "nofile=123:456"], "ulimit -n; ulimit -Hn", "123\n456"),
+    field("sysctl", &["--sysctl", "net.core.somaxconn=77"], "cat /proc/sys/net/core/somaxconn", "77"),
+    field("shm-size", &["--shm-size", "1Mi"], "df -k /dev/shm | awk 'NR == 2 { print $2 }'", "1024"),
+    field("oom-score", &["--oom-score-adj", "500"], "cat /proc/self/oom_score_adj", "500"),
+    field(
+        "pids",
+        &["--pids", "33"],
+        "cd /sys/fs/cgroup; cat pids/pids.max 2>/dev/null || cat pids.max",
+        "33",
+    ),
+    field(
+        "reserve-cpus",
+        &["--reserve-cpus", "0.5"],
+        "cd /sys/fs/cgroup; cat cpu/cpu.shares 2>/dev/null || (grep -qx 20 cpu.weight && echo 512)",
+        "512",
+    ),
+    field(
+        "reserve-memory",
+        &["--reserve-memory", "32Mi"],
+        "cd /sys/fs/cgroup; cat memory/memory.soft_limit_in_bytes 2>/dev/null || cat memory.low",
+        "33554432",
+    ),
+    field(
+        "no-new-privileges",
+        &["--no-new-privileges"],
+        "awk '/^NoNewPrivs/ { print $2 }' /proc/self/status",
+        "1",
+    ),
+    field("new-privileges", &[], "awk '/^NoNewPrivs/ { print $2 }' /proc/self/status", "0"),
+    field("seccomp", &[], "awk '/^Seccomp:/ { print $2 }' /proc/self/status", "2"),
+    field(
+        "seccomp-unconfined",
+        &["--seccomp", "unconfined"],
+        "awk '/^Seccomp:/ { print $2 }' /proc/self/status",
+        "0",
+    ),
 ];
 
 #[test]
@@ -72,8 +185,12 @@ fn every_field_reaches_the_container() {
     let image = image.environment(["PATH=/bin", "KEPT=image", "OTHER=image"]).entrypoint(["sh", "-c"]);
     world.import("wishes.tar", &image.oci_archive());
     std::fs::write(world.node.scratch().join("env"), "# a comment\nA=file\n\nB=file\n").unwrap();
+    let shared = world.node.scratch().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    std::fs::set_permissions(&shared, Permissions::from_mode(0o777)).unwrap();
+    std::fs::write(shared.join("file"), "of the host\n").unwrap();
 
-    for Field { name, flags, script, .. } in &FIELDS {
+    for Field { name, flags, script, .. } in FIELDS {
         let scratch = world.node.scratch().display().to_string();
         let flags: Vec<String> = flags.iter().map(|flag| flag.replace("{scratch}", &scratch)).collect();
         // The shell's $0 comes before the arguments of the case.
@@ -83,16 +200,26 @@ fn every_field_reaches_the_container() {
         words.extend(flags.iter().map(String::as_str));
         world.warren().ok(&words);
     }
-    for Field { name, prints, .. } in &FIELDS {
+    for Field { name, prints, .. } in FIELDS {
         let task = world.serving(name, 1).remove(0);
         let wanted = prints.replace("{address}", &task.address).replace("{host}", &format!("{name}-1"));
+        let wanted = wanted.replace("{capabilities}", &capabilities());
         eventually(SOON, &format!("the words of {name}"), || {
             let said = task::output(&world.node, &task);
+            // A terminal ends its lines with both characters.
+            let said = said.replace('\r', "");
             if said.trim_end() == wanted { Ok(()) } else { Err(format!("{said:?} instead of {wanted:?}")) }
         });
     }
     let names: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
     world.warren().ok(&[&["service", "rm"][..], &names].concat());
+}
+
+/// Every capability that this machine's kernel has, as `/proc` writes them.
+fn capabilities() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapBnd:")).unwrap();
+    line.trim().to_owned()
 }
 
 #[test]

@@ -72,7 +72,7 @@ const STARTS: [Start; 10] = [
             for each in $(which -a runc); do mount --bind /dev/null "$each"; done
             exec "$warren" manager init'"#,
         code: FAILED,
-        says: &["runc is not installed", "apt-get install"],
+        says: &["runc is not a program on this node", "install it"],
     },
     Start {
         name: "no iptables",
@@ -92,7 +92,7 @@ const STARTS: [Start; 10] = [
         name: "nothing to resume",
         script: r#"exec "$warren" manager run"#,
         code: NOT_FOUND,
-        says: &["holds no cluster", "warren manager init"],
+        says: &["holds no manager", "warren manager init"],
     },
     Start {
         name: "a foreign containerd that is not there",

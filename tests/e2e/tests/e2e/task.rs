@@ -28,8 +28,11 @@ pub struct Task {
     #[serde(default)]
     pub reason: String,
     #[serde(default)]
+    pub node_name: String,
+    #[serde(default)]
     pub address: String,
     pub not_before: Option<String>,
+    pub next_attempt: Option<String>,
     pub removed: bool,
 }
 
@@ -87,7 +90,9 @@ pub fn pids(node: &Node) -> BTreeMap<String, i32> {
 }
 
 /// What the task's container wrote to its standard output and standard error so far.
+#[track_caller]
 pub fn output(node: &Node, task: &Task) -> String {
-    let path = node.data_dir().join("tasks").join(&task.id).join("output.log");
-    std::fs::read_to_string(path).unwrap_or_default()
+    let ran = node.warren().run(&["task", "logs", &task.id]);
+    // What comes of both is told apart by the stream that it is printed to.
+    ran.stdout + &ran.stderr
 }

@@ -33,6 +33,11 @@ static WEB_IMAGE: LazyLock<Image> = LazyLock::new(|| {
 });
 static WEB_ARCHIVE: LazyLock<Archive> = LazyLock::new(|| WEB_IMAGE.oci_archive());
 
+/// The image [`BOX`], packed.
+pub fn box_archive() -> &'static Archive {
+    &BOX_ARCHIVE
+}
+
 /// The image [`WEB`], to be packed in another way.
 pub fn web_image() -> &'static Image {
     &WEB_IMAGE
@@ -104,18 +109,7 @@ impl World {
     #[track_caller]
     pub fn inventory_at_rest(&self) -> Inventory {
         self.run_and_remove_something();
-        // containerd forgets a file system at once and removes its directory when it gets to it.
-        eventually(SOON, "one directory per file system that containerd lists", || {
-            let found = self.node.inventory();
-            let is_its = |name: &&str| {
-                let parts: Vec<&str> = name.rsplit('/').take(2).collect();
-                parts.get(1) == Some(&"snapshots") && parts[0].parse::<u32>().is_ok()
-            };
-            let directories = found.names("files").filter(is_its).count();
-            // A lease is there only while a collection is being asked for.
-            let is_still = directories == found.count("snapshots") && found.count("leases") == 0;
-            if is_still { Ok(found) } else { Err(format!("{directories} directories, {found:?}")) }
-        })
+        still_inventory(&self.node)
     }
 
     /// Runs a container and removes it: after that containerd collects what it has removed before, too.
@@ -134,12 +128,7 @@ impl World {
     /// The process id of the containerd that the node started.
     #[track_caller]
     pub fn containerd(&self) -> Pid {
-        eventually(SOON, "the node's containerd", || {
-            let all = leftovers::processes(self.node.scratch());
-            let program = |command: &str| command.split(' ').next().unwrap_or_default().to_owned();
-            let found = all.iter().find(|process| program(&process.command).ends_with("/containerd"));
-            found.map(|process| Pid::from_raw(process.pid)).ok_or_else(|| format!("{all:?}"))
-        })
+        containerd_of(&self.node)
     }
 
     /// Kills the containerd that the node started and waits until the node has started another.
@@ -166,6 +155,34 @@ impl World {
     pub fn occupy(&self, port: u16) -> Occupant {
         Occupant::start(self.node.host(), port)
     }
+}
+
+/// What `node` has while it runs nothing.
+#[track_caller]
+pub fn still_inventory(node: &Node) -> Inventory {
+    // containerd forgets a file system at once and removes its directory when it gets to it.
+    eventually(SOON, "one directory per file system that containerd lists", || {
+        let found = node.inventory();
+        let is_its = |name: &&str| {
+            let parts: Vec<&str> = name.rsplit('/').take(2).collect();
+            parts.get(1) == Some(&"snapshots") && parts[0].parse::<u32>().is_ok()
+        };
+        let directories = found.names("files").filter(is_its).count();
+        // A lease is there only while a collection is being asked for.
+        let is_still = directories == found.count("snapshots") && found.count("leases") == 0;
+        if is_still { Ok(found) } else { Err(format!("{directories} directories, {found:?}")) }
+    })
+}
+
+/// The process id of the containerd that `node` started.
+#[track_caller]
+pub fn containerd_of(node: &Node) -> Pid {
+    eventually(SOON, "the node's containerd", || {
+        let all = leftovers::processes(node.scratch());
+        let program = |command: &str| command.split(' ').next().unwrap_or_default().to_owned();
+        let found = all.iter().find(|process| program(&process.command).ends_with("/containerd"));
+        found.map(|process| Pid::from_raw(process.pid)).ok_or_else(|| format!("{all:?}"))
+    })
 }
 
 /// A process that has a TCP port of a host, until it is dropped.

@@ -1,13 +1,16 @@
 //! Steps from bytes. Ids, names and numbers come from small sets, so that commands meet, and now and then
 //! from everywhere.
 
+use std::collections::BTreeMap;
+
 use arbitrary::{Arbitrary, Result, Unstructured};
 use ipnet::Ipv4Net;
 use warren_core::{Command, NewTask};
 use warren_types::{
-    Bytes, ClusterId, Desired, EnvVar, Exit, Id, Limits, MilliCpu, Mode, NodeDescription, NodeId, NodeStatus,
-    Protocol, PublishMode, PublishedPort, Resources, ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec,
-    TaskState, Timestamp,
+    Availability, Bytes, ClusterId, Desired, EnvVar, Exit, Id, ImageDigest, Limits, MilliCpu, Mode,
+    NodeDescription, NodeId, NodeRole, NodeStatus, Placement, Protocol, PublishMode, PublishedPort,
+    Resources, ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash,
+    TokenId,
 };
 
 /// What happens next.
@@ -28,6 +31,7 @@ pub enum Step {
     Reconcile(ServiceId),
     Reap(ServiceId),
     Schedule,
+    Tokens,
     Level(Vec<u32>),
     /// A leader finds the node silent, or hears of it again.
     Judge {
@@ -47,6 +51,8 @@ pub struct Input<'a>(Unstructured<'a>);
 
 const TERM: u64 = 3;
 const NOW: u64 = 1_795_185_000_000;
+/// From this byte on a step is one of the later kinds, so that inputs that were kept before these mean the same.
+const LATER: u8 = 240;
 
 impl<'a> Input<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
@@ -59,7 +65,11 @@ impl<'a> Input<'a> {
     }
 
     fn next(&mut self) -> Result<Step> {
-        Ok(match self.byte()? % 24 {
+        let kind = self.byte()?;
+        if kind >= LATER {
+            return self.later(kind - LATER);
+        }
+        Ok(match kind % 24 {
             0 => Step::Elect { term: self.number(TERM, 4)? },
             1 => Step::Join,
             2 if self.sometimes()? => Step::Skip { index: self.number(0, 200)? },
@@ -74,6 +84,49 @@ impl<'a> Input<'a> {
             }
             kind => Step::Say(Box::new(self.command(kind)?)),
         })
+    }
+
+    fn later(&mut self, kind: u8) -> Result<Step> {
+        let at = self.time()?;
+        let command = match kind % 9 {
+            0 => return Ok(Step::Tokens),
+            1 => {
+                let (id, version, mut spec) = (self.service()?, self.version()?, self.spec()?);
+                spec.placement = self.placement()?;
+                spec.mode = if self.sometimes()? { Mode::Global } else { spec.mode };
+                Command::UpdateService { id, version, spec, force: self.sometimes()?, at }
+            }
+            2 => {
+                let (id, version) = (self.service()?, self.version()?);
+                let revision = if self.sometimes()? { Some(self.number(1, 4)?) } else { None };
+                Command::RollbackService { id, version, revision, at }
+            }
+            3 => {
+                let (id, version, label_add) = (self.node()?, self.version()?, self.labels()?);
+                let label_rm = self.list(2, Self::word)?.into_iter().collect();
+                let all = [Availability::Active, Availability::Pause, Availability::Drain];
+                let availability = if self.sometimes()? { Some(*self.0.choose(&all)?) } else { None };
+                Command::UpdateNode { id, version, label_add, label_rm, availability, at }
+            }
+            4 => Command::RemoveNode { id: self.node()?, force: self.sometimes()?, at },
+            5 => {
+                let (id, role, hash) = (self.token()?, self.role()?, self.hash()?);
+                let expires_at = if self.sometimes()? { Some(self.time()?) } else { None };
+                let max_uses = if self.sometimes()? { Some(self.small()?) } else { None };
+                Command::CreateToken { id, role, hash, expires_at, max_uses, at }
+            }
+            6 => Command::RemoveToken { id: self.token()?, at },
+            7 => {
+                let (hash, id, name) = (self.hash()?, self.node()?, self.name()?);
+                let (name, description) = (name.parse().expect("names are names"), self.description()?);
+                Command::JoinNode { hash, id, name, description, at }
+            }
+            _ => {
+                let term = self.number(TERM, 1)?;
+                Command::DeleteTokens { term, tokens: self.list(3, Self::token)?, at }
+            }
+        };
+        Ok(Step::Say(Box::new(command)))
     }
 
     fn command(&mut self, kind: u8) -> Result<Command> {
@@ -112,7 +165,8 @@ impl<'a> Input<'a> {
             }
             21 => {
                 let (id, name) = (self.node()?, self.name()?.parse().expect("names are names"));
-                Command::RegisterNode { id, name, description: self.description()?, at }
+                let (description, role) = (self.description()?, self.role()?);
+                Command::RegisterNode { id, name, role, description, at }
             }
             22 => Command::OpenSession { node: self.node()?, description: self.description()?, at },
             _ => {
@@ -174,6 +228,36 @@ impl<'a> Input<'a> {
         Ok(TaskId { service: self.service()?, number: self.number(1, 11)?.max(1) })
     }
 
+    fn token(&mut self) -> Result<TokenId> {
+        self.id().map(TokenId)
+    }
+
+    fn hash(&mut self) -> Result<TokenHash> {
+        Ok(TokenHash([self.byte()? % 4; 32]))
+    }
+
+    fn role(&mut self) -> Result<NodeRole> {
+        self.0.choose(&[NodeRole::Worker, NodeRole::Manager]).copied()
+    }
+
+    fn digest(&mut self) -> Result<ImageDigest> {
+        let letter = *self.0.choose(&["a", "b"])?;
+        Ok(format!("sha256:{}", letter.repeat(64)).parse().expect("digests are digests"))
+    }
+
+    fn labels(&mut self) -> Result<BTreeMap<String, String>> {
+        Ok(self.list(2, |input| Ok((input.word()?, input.word()?)))?.into_iter().collect())
+    }
+
+    fn placement(&mut self) -> Result<Placement> {
+        let given = ["node.labels.a == a", "node.name in (a,b)", "node.role != manager", "node.id == 1"];
+        let constraint =
+            |input: &mut Self| Ok(input.0.choose(&given)?.parse().expect("constraints are constraints"));
+        let constraints = self.list(2, constraint)?;
+        let max_per_node = if self.sometimes()? { Some(self.small()?) } else { None };
+        Ok(Placement { constraints, max_per_node })
+    }
+
     fn list<T>(&mut self, most: usize, one: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         (0..self.0.int_in_range(0..=most)?).map(|_| one(self)).collect()
     }
@@ -203,11 +287,14 @@ impl<'a> Input<'a> {
         let total = self.number(0, 4000)?;
         Ok(NodeDescription {
             resources: Resources { cpu: MilliCpu(total), memory: Bytes(total << 20) },
+            disk: Bytes(total << 30),
+            os: "linux".into(),
             architecture: self.word()?,
             kernel: String::new(),
             runtime: String::new(),
             version: "1".into(),
             address: self.word()?,
+            labels: self.labels()?,
         })
     }
 
@@ -218,15 +305,16 @@ impl<'a> Input<'a> {
             task.command = Some(self.list(3, Self::word)?);
             task.args = Some(self.list(3, Self::word)?);
             task.env = self.list(3, |input| Ok(EnvVar { name: input.word()?, value: input.word()? }))?;
-            task.limits = Limits { cpu: Some(MilliCpu(self.number(10, 500)?)), memory: None };
+            task.limits = Limits { cpu: Some(MilliCpu(self.number(10, 500)?)), memory: None, pids: Some(64) };
             task.stop_grace = std::time::Duration::from_millis(self.number(0, 20_000)?);
         }
         Ok(ServiceSpec {
             name: self.name()?.parse().expect("names are names"),
-            labels: self.list(2, |input| Ok((input.word()?, input.word()?)))?.into_iter().collect(),
+            labels: self.labels()?,
             mode: Mode::Replicated { replicas: self.small()? },
             task,
             ports: self.list(2, Self::port)?,
+            placement: Placement::default(),
         })
     }
 
@@ -239,7 +327,11 @@ impl<'a> Input<'a> {
 
     fn new_task(&mut self) -> Result<NewTask> {
         let not_before = if self.sometimes()? { Some(self.time()?) } else { None };
-        Ok(NewTask { slot: self.small()?, not_before })
+        let slot = self.small()?;
+        let desired = if self.sometimes()? { Desired::Ready } else { Desired::Running };
+        let replaces = if self.sometimes()? { Some(self.number(1, 11)?) } else { None };
+        let bound_to = if self.sometimes()? { Some(self.node()?) } else { None };
+        Ok(NewTask { slot, not_before, desired, replaces, bound_to })
     }
 
     fn report(&mut self) -> Result<TaskReport> {
@@ -253,6 +345,8 @@ impl<'a> Input<'a> {
             ready: self.sometimes()?,
             exit: self.sometimes()?.then_some(Exit { code, out_of_memory }),
             removed: self.sometimes()?,
+            next_attempt: if self.sometimes()? { Some(self.time()?) } else { None },
+            image: if self.sometimes()? { Some(self.digest()?) } else { None },
         })
     }
 }

@@ -8,17 +8,17 @@ use crate::client::{Client, Promise};
 /// All that a client was promised, but for what it is changing now.
 pub fn all(state: &State, client: &Client) -> Result<(), String> {
     let mut certain = client.promises.iter().filter(|(id, _)| client.uncertain() != Some(**id));
-    certain.try_for_each(|(id, promise)| one(state, *id, *promise))
+    certain.try_for_each(|(id, promise)| one(state, *id, promise))
 }
 
 /// One promise.
-pub fn one(state: &State, service: ServiceId, promise: Promise) -> Result<(), String> {
+pub fn one(state: &State, service: ServiceId, promise: &Promise) -> Result<(), String> {
     if state.applied().index < promise.since {
         return Ok(());
     }
     let found = state.service(&service);
-    let kept = match promise.replicas {
-        Some(replicas) => found.is_some_and(|found| !found.removing && found.spec.replicas() == replicas),
+    let kept = match promise.wanted() {
+        Some(spec) => found.is_some_and(|found| !found.removing && *found.spec == **spec),
         None => found.is_none_or(|found| found.removing),
     };
     if kept {
@@ -28,7 +28,7 @@ pub fn one(state: &State, service: ServiceId, promise: Promise) -> Result<(), St
 }
 
 /// The promise was of something that had been applied somewhere.
-pub fn chosen(newest: &State, promise: Promise) -> Result<(), String> {
+pub fn chosen(newest: &State, promise: &Promise) -> Result<(), String> {
     let applied = newest.applied().index;
     if promise.since <= applied {
         return Ok(());

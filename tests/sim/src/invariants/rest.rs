@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use warren_core::State;
-use warren_types::{NodeStatus, Task, TaskId};
+use warren_core::{State, rollout};
+use warren_types::{Availability, Node, NodeStatus, ServiceId, Task, TaskId};
 
+use crate::client::Client;
 use crate::manager::{Key, ask};
 use crate::world::World;
 
@@ -18,10 +19,11 @@ pub fn holds(world: &World) -> Result<(), String> {
         }
     }
     everybody_votes(world)?;
-    if world.clients.iter().any(|client| client.uncertain().is_some()) {
+    if world.clients.iter().any(Client::is_waiting) {
         return Err("a request is under way".into());
     }
-    if let Some(node) = run.state.nodes().find(|node| node.status != NodeStatus::Ready) {
+    let as_it_was = |node: &Arc<Node>| node.availability == Availability::Active && node.labels.is_empty();
+    if let Some(node) = run.state.nodes().find(|node| node.status != NodeStatus::Ready || !as_it_was(node)) {
         return Err(format!("{node:?} is not ready"));
     }
     services(world, &run.state)?;
@@ -42,22 +44,29 @@ fn everybody_votes(world: &World) -> Result<(), String> {
 
 fn services(world: &World, state: &State) -> Result<(), String> {
     for (id, promise) in world.clients.iter().flat_map(|client| &client.promises) {
-        match promise.replicas {
+        match promise.wanted() {
             None if state.service(id).is_some() => {
                 let tasks: Vec<&Arc<Task>> = state.tasks_of(id).collect();
                 return Err(format!("{id} is not gone, it has {tasks:?}"));
             }
             None => {}
-            Some(replicas) => {
-                let counts = state.counts(id);
-                if counts.ready != replicas {
-                    let tasks: Vec<&Arc<Task>> = state.tasks_of(id).collect();
-                    return Err(format!("{id} has {counts:?}, wanted {replicas} ready: {tasks:?}"));
-                }
-            }
+            Some(_) => service(state, id)?,
         }
     }
     Ok(())
+}
+
+/// Every slot has one task, which serves. It runs what is wanted, or the update stopped and says why.
+fn service(state: &State, id: &ServiceId) -> Result<(), String> {
+    let counts = state.counts(id);
+    let progress = rollout(state, id);
+    let wanted = progress.total;
+    let updated = progress.updated == wanted || progress.stopped.is_some();
+    if counts.ready == wanted && counts.live == wanted && updated {
+        return Ok(());
+    }
+    let tasks: Vec<&Arc<Task>> = state.tasks_of(id).collect();
+    Err(format!("{id} has {counts:?}, wanted {wanted} ready, {progress:?}: {tasks:?}"))
 }
 
 fn nothing_to_plan(world: &World, leader: usize, state: &State) -> Result<(), String> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use warren_core::{Command, LEVEL, Liveness, Plan};
-use warren_types::{ClusterId, Id};
+use warren_types::{ClusterId, Id, NodeRole};
 
 use super::Who;
 use crate::event::{OnManager, ToPeer};
@@ -59,7 +59,7 @@ impl World {
             for worker in 0..self.workers.len() {
                 let (id, name) = (self.workers[worker].id, self.workers[worker].name());
                 let description = self.workers[worker].description();
-                let register = Command::RegisterNode { id, name, description, at };
+                let register = Command::RegisterNode { id, name, role: NodeRole::Worker, description, at };
                 self.propose(host, Who::Nobody, register, u64::MAX);
             }
         }

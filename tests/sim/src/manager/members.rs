@@ -5,6 +5,7 @@
 //! place.
 
 use warren_consensus::{ConfState, Event as RaftEvent, MemberChange};
+use warren_log::LogStore;
 
 use super::{Manager, Run};
 use crate::event::{Event, ToPeer};
@@ -42,6 +43,19 @@ impl Run {
                 all.then(|| MemberChange::promote(learners.iter().copied()))
             }
         }
+    }
+}
+
+impl Manager {
+    /// Index of the last entry that is known to be committed after the power went now.
+    fn committed_on_disk(&self) -> u64 {
+        let loaded = match &self.run {
+            Some(run) => run.log.load(),
+            // Nobody writes there, so that nobody is shut out.
+            None => self.disk.open().load(),
+        };
+        let loaded = loaded.expect("a memory log loads");
+        loaded.hard_state.commit.max(loaded.snapshot.map_or(0, |snapshot| snapshot.index))
     }
 }
 
@@ -85,6 +99,15 @@ impl World {
         self.raft(host, RaftEvent::ChangeMembers { id, change });
     }
 
+    /// Whether another manager's disk has it, too, that the newest change of members is committed. A member counts
+    /// with those of the newest change that it knows to be committed, not the newest in its log; who alone knows
+    /// that a replacement is over takes that along with its disk, and the others wait for the one that was replaced.
+    fn others_know_the_members(&self, host: usize) -> bool {
+        let newest = self.oracle.newest_change();
+        let others = self.managers.iter().enumerate().filter(|(other, _)| *other != host);
+        others.map(|(_, manager)| manager.committed_on_disk()).any(|committed| committed >= newest)
+    }
+
     /// A manager's machine loses its disk, where the group can bear it: all vote, and nobody else is being
     /// replaced.
     pub(crate) fn disk_is_lost(&mut self, host: usize) -> bool {
@@ -94,7 +117,7 @@ impl World {
         ids.sort_unstable();
         voters.sort_unstable();
         let settled = members.learners.is_empty() && members.voters_outgoing.is_empty();
-        if voters != ids || voters.len() < 3 || !settled {
+        if voters != ids || voters.len() < 3 || !settled || !self.others_know_the_members(host) {
             return false;
         }
         self.manager_dies(host);

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_core::{Change, Command, Plan, State, reap, reconcile_replicated, schedule};
+use warren_core::{Change, Command, Plan, State, reap, reconcile_service, schedule};
 use warren_types::{ServiceId, Timestamp};
 
 use super::Who;
@@ -33,7 +33,7 @@ pub struct Planning {
 /// Asks the planner of a key, except for liveness, which needs to know who was heard.
 pub fn ask(state: &State, key: Key, now: Timestamp) -> Plan {
     match key {
-        Key::Replicas(id) => reconcile_replicated(state, &id, now),
+        Key::Replicas(id) => reconcile_service(state, &id, now),
         Key::Reap(id) => reap(state, &id),
         Key::Schedule => {
             let placement = schedule(state, now);
@@ -74,9 +74,9 @@ impl World {
                 }
                 Change::Node(id) => {
                     keys.extend([Key::Liveness, Key::Schedule]);
-                    keys.extend(run.state.tasks_on(&id).map(|task| Key::Replicas(task.id.service)));
+                    keys.extend(run.state.services_concerned(&id).into_iter().map(Key::Replicas));
                 }
-                Change::Assignment(_) | Change::Cluster => {}
+                Change::Assignment(_) | Change::Cluster | Change::Token(_) => {}
             }
         }
         for key in keys {

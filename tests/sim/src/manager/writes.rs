@@ -208,6 +208,14 @@ fn stamp(command: &mut Command, time: Timestamp) {
         | Command::AssignTasks { at, .. }
         | Command::SetDesired { at, .. }
         | Command::SetNodeStatus { at, .. }
+        | Command::UpdateService { at, .. }
+        | Command::RollbackService { at, .. }
+        | Command::UpdateNode { at, .. }
+        | Command::RemoveNode { at, .. }
+        | Command::CreateToken { at, .. }
+        | Command::RemoveToken { at, .. }
+        | Command::DeleteTokens { at, .. }
+        | Command::JoinNode { at, .. }
         | Command::RegisterNode { at, .. }
         | Command::OpenSession { at, .. }
         | Command::ReportTasks { at, .. } => *at = time,

@@ -1,6 +1,6 @@
 //! One actor per task: asks `step`, does one action, and tells what came of it.
 
-use warren_task::{Action, Container, Severity, Step, report, step, supersedes};
+use warren_task::{Action, Container, Severity, Step, pin, report, step, supersedes};
 use warren_types::{Desired, Exit, TaskId};
 
 use super::Fate;
@@ -58,12 +58,18 @@ impl World {
         } else {
             let ran = place.machine.get(&task).is_some_and(|remains| remains.container.is_running());
             let has_effect = matches!(fate, Fate::Succeeds | Fate::FailsAfter);
+            // By its digest every registry has it; by its tag each has its own.
+            let image = wanted.as_deref().map(|wanted| {
+                pin(wanted).unwrap_or_else(|| self.workers[worker].resolve(&wanted.spec.image))
+            });
             if has_effect && self.take_effect(worker, task, wanted, action) {
                 self.exit_event(worker, task);
             }
             let Some(agent) = &mut self.workers[worker].agent else { return };
             let Some(actor) = agent.actors.get_mut(&task) else { return };
-            if fate == Fate::Succeeds {
+            if let (Action::EnsureImage, Fate::Succeeds, Some(image)) = (action, fate, image) {
+                actor.found.obtained(image);
+            } else if fate == Fate::Succeeds {
                 actor.found.succeeded(action, now);
                 // There was nothing to signal.
                 if *action == Action::SignalStop && !ran {

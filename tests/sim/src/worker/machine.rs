@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use warren_task::{Action, Container, Ledger};
-use warren_types::{Exit, TaskAssignment, TaskId, Timestamp};
+use warren_task::{Action, Container, Ledger, pin};
+use warren_types::{Exit, ImageDigest, TaskAssignment, TaskId, Timestamp};
 
 use crate::client::CANNOT_LIVE;
 use crate::event::Event;
@@ -15,6 +15,8 @@ pub struct Remains {
     /// In the container's record.
     pub assignment: Arc<TaskAssignment>,
     pub container: Container,
+    /// What the container was made from.
+    pub image: Option<ImageDigest>,
     pub ledger: Option<Ledger>,
     pub network: bool,
     pub files: bool,
@@ -29,6 +31,7 @@ impl Remains {
         Self {
             assignment,
             container,
+            image: None,
             ledger: None,
             network: false,
             files: false,
@@ -66,7 +69,7 @@ impl Remains {
     /// What must never be asked of a node.
     fn change(&mut self, action: &Action, now: Timestamp) -> Result<bool, &'static str> {
         match action {
-            Action::Inspect => {}
+            Action::Inspect | Action::EnsureImage => {}
             Action::EnsureNetwork => self.network = true,
             Action::EnsureFiles => self.files = true,
             Action::HoldPorts => (self.serving, self.holds_ports) = (false, true),
@@ -76,6 +79,12 @@ impl Remains {
             Action::EnsureContainer => {
                 if self.container.is_running() {
                     return Err("was made while it runs");
+                }
+                if self.container == Container::Absent {
+                    self.image = pin(&self.assignment);
+                }
+                if self.image.is_none() {
+                    return Err("was made before its image was settled");
                 }
                 self.ledger.get_or_insert_with(Ledger::first);
                 self.container = Container::Created;
@@ -104,7 +113,9 @@ impl Remains {
                     self.container = Container::Recorded;
                 }
             }
-            Action::RemoveContainer => (self.container, self.ledger) = (Container::Absent, None),
+            Action::RemoveContainer => {
+                (self.container, self.ledger, self.image) = (Container::Absent, None, None);
+            }
             Action::RemoveNetwork if self.container.is_running() => {
                 return Err("lost its network while it runs");
             }

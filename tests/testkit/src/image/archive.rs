@@ -82,7 +82,7 @@ impl Image {
             "io.containerd.image.name": self.reference,
             "org.opencontainers.image.ref.name": self.tag(),
         });
-        descriptor["platform"] = json!({ "architecture": architecture(), "os": "linux" });
+        descriptor["platform"] = json!({ "architecture": self.machine(), "os": "linux" });
         let index = json!({
             "manifests": [descriptor],
             "mediaType": "application/vnd.oci.image.index.v1+json",
@@ -170,12 +170,18 @@ impl Image {
             config.insert("Labels".to_owned(), Value::Object(labels));
         }
         json!({
-            "architecture": architecture(),
+            "architecture": self.machine(),
             "config": config,
             "created": "1970-01-01T00:00:00Z",
             "os": "linux",
             "rootfs": { "diff_ids": diff_ids, "type": "layers" },
         })
+    }
+}
+
+impl Image {
+    fn machine(&self) -> &str {
+        self.architecture.as_deref().unwrap_or_else(|| native())
     }
 }
 
@@ -232,7 +238,7 @@ fn text(value: &Value) -> String {
 }
 
 /// The machine's architecture by its name in Go, which is what images use.
-fn architecture() -> &'static str {
+fn native() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

@@ -17,6 +17,7 @@ fn task(desired: Desired) -> TaskAssignment {
         slot: 1,
         revision: 1,
         spec: TaskSpec::new("demo:1".parse().unwrap()),
+        digest: None,
         ports: Vec::new(),
         address: Ipv4Addr::new(10, 210, 0, 2),
         desired,
@@ -75,6 +76,47 @@ fn waiting_for_the_next_attempt_says_why_and_until_when() {
 }
 
 #[test]
+fn the_next_attempts_time_is_told_while_it_is_waited_for() {
+    let until = AT + Duration::from_secs(2);
+    let ledger = Ledger { attempt: 2, phase: Phase::Waiting { since: AT, until }, ..Ledger::first() };
+    let waiting = fresh(Container::Recorded, ledger);
+    let told = |desired, found: &Found| {
+        let task = task(desired);
+        report(task.id, Some(&task), found).next_attempt
+    };
+    assert_eq!(told(Desired::Running, &waiting), Some(until));
+    assert_eq!(told(Desired::Remove, &waiting), None);
+    let opened = Found { ledger: waiting.ledger.opened(), ..waiting };
+    assert_eq!(told(Desired::Running, &opened), None);
+}
+
+#[test]
+fn a_pull_is_told_as_it_goes_on_and_then_what_the_image_is() {
+    let digest: ImageDigest = format!("sha256:{}", "a".repeat(64)).parse().unwrap();
+    let mut found = fresh(Container::Absent, Ledger::first());
+    found.arriving("pulling: 1 of 2 layers, 3 of 9 MiB".into());
+    let pulling = "pulling: 1 of 2 layers, 3 of 9 MiB";
+    check(Desired::Ready, &found, 1, TaskState::Preparing, false, pulling);
+    found.failed(&Action::EnsureImage, Severity::Transient, "the registry is away".into(), AT);
+    let failed = "getting the image: the registry is away";
+    check(Desired::Ready, &found, 1, TaskState::Preparing, false, failed);
+    found.obtained(digest.clone());
+    let waits = "has its image; waits until managers have noted which one the revision runs";
+    check(Desired::Ready, &found, 1, TaskState::Preparing, false, waits);
+    check(Desired::Remove, &found, 1, TaskState::Preparing, false, "");
+
+    let told = |task: &TaskAssignment, found: &Found| report(task.id, Some(task), found).image;
+    let unsettled = task(Desired::Ready);
+    assert_eq!(told(&unsettled, &found), Some(digest.clone()));
+    let settled = TaskAssignment { digest: Some(digest), ..unsettled.clone() };
+    assert_eq!(told(&settled, &found), None, "managers know it");
+    assert_eq!(report(settled.id, Some(&settled), &found).reason, "");
+    assert_eq!(told(&task(Desired::Remove), &found), None);
+    let ledger = found.ledger.ended(AT, Verdict::Rejected, String::new());
+    assert_eq!(told(&unsettled, &Found { ledger, ..found }), None, "what was rejected settles nothing");
+}
+
+#[test]
 fn trouble_is_told_and_keeps_the_state() {
     let mut found = fresh(Container::Running { since: AT }, Ledger::first().started(AT, 4));
     let down = "containerd does not answer".to_string();
@@ -87,7 +129,7 @@ fn trouble_is_told_and_keeps_the_state() {
 
 #[test]
 fn a_verdict_is_the_last_word() {
-    for verdict in [Verdict::Shutdown, Verdict::Failed, Verdict::Rejected] {
+    for verdict in [Verdict::Shutdown, Verdict::Completed, Verdict::Failed, Verdict::Rejected] {
         let found = fresh(Container::Recorded, Ledger::first().ended(AT, verdict, "because".into()));
         for desired in Desired::ALL {
             check(desired, &found, 1, verdict.state(), false, "because");

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use warren_types::spec::{RestartCondition, RestartPolicy};
 use warren_types::{Id, Protocol, PublishMode, PublishedPort, ServiceId, TaskId, TaskSpec};
 
 use super::*;
@@ -8,6 +9,10 @@ use crate::action::Verb;
 use crate::found::{Severity, StopSent, Trouble};
 
 const NOW: Timestamp = Timestamp(1_000_000);
+
+fn digest(digit: char) -> ImageDigest {
+    format!("sha256:{}", digit.to_string().repeat(64)).parse().unwrap()
+}
 
 fn ago(seconds: u64) -> Timestamp {
     Timestamp(NOW.0 - seconds * 1000)
@@ -27,6 +32,7 @@ fn task(desired: Desired) -> TaskAssignment {
         slot: 1,
         revision: 1,
         spec: TaskSpec::new("demo:1".parse().unwrap()),
+        digest: Some(digest('a')),
         ports: vec![port],
         address: Ipv4Addr::new(10, 210, 0, 2),
         desired,
@@ -38,6 +44,7 @@ fn up() -> Found {
     Found {
         sight: Sight::Fresh,
         container: Container::Running { since: ago(100) },
+        image: Image::Present(digest('a')),
         network: Presence::Present,
         files: Presence::Present,
         ports: Ports::Serving,
@@ -69,10 +76,14 @@ fn check(desired: Option<Desired>, found: &Found, wanted: Step) {
 }
 
 /// The verbs that lead from `found` to rest when every action succeeds at once.
-fn path(desired: Option<Desired>, mut found: Found) -> Vec<Verb> {
-    let task = desired.map(task);
+fn path(desired: Option<Desired>, found: Found) -> Vec<Verb> {
+    path_of(desired.map(task).as_ref(), found)
+}
+
+/// As [`path`]; an image whose digest is not settled is `a`.
+fn path_of(task: Option<&TaskAssignment>, mut found: Found) -> Vec<Verb> {
     let mut verbs = Vec::new();
-    while let Step::Do(action) = step(task.as_ref(), &found, NOW) {
+    while let Step::Do(action) = step(task, &found, NOW) {
         verbs.push(action.verb());
         assert!(verbs.len() < 32, "no end: {verbs:?}");
         let container = match (&action, found.container) {
@@ -81,6 +92,7 @@ fn path(desired: Option<Desired>, mut found: Found) -> Vec<Verb> {
         };
         match action {
             Action::Inspect => found.inspected(container, None),
+            Action::EnsureImage => found.obtained(task.and_then(pin).unwrap_or_else(|| digest('a'))),
             action => {
                 found.container = container;
                 found.succeeded(&action, NOW);
@@ -97,11 +109,79 @@ const REMOVE: Option<Desired> = Some(Desired::Remove);
 #[test]
 fn a_task_is_brought_up_in_order() {
     use Verb::*;
-    let preparing = [Inspect, EnsureNetwork, EnsureFiles, HoldPorts, EnsureContainer];
+    let preparing = [Inspect, EnsureImage, EnsureNetwork, EnsureFiles, HoldPorts, EnsureContainer];
     assert_eq!(path(Some(Desired::Ready), Found::new(NOW)), preparing);
     let running = [&preparing[..], &[Start, Serve, RecordLedger]].concat();
     assert_eq!(path(RUN, Found::new(NOW)), running);
     assert_eq!(path(RUN, up()), []);
+}
+
+#[test]
+fn nothing_is_made_of_an_image_before_it_is_settled_what_it_is() {
+    use Verb::*;
+    let unsettled = |desired| TaskAssignment { digest: None, ..task(desired) };
+    for desired in [Desired::Ready, Desired::Running] {
+        let prepared = [Inspect, EnsureImage, EnsureNetwork, EnsureFiles, HoldPorts];
+        assert_eq!(path_of(Some(&unsettled(desired)), Found::new(NOW)), prepared);
+    }
+    let prepared = Found {
+        network: Presence::Present,
+        files: Presence::Present,
+        ports: Ports::Held,
+        image: Image::Present(digest('a')),
+        ..fresh(Container::Absent, Ledger::first())
+    };
+    assert_eq!(step(Some(&unsettled(Desired::Running)), &prepared, NOW), Step::Settled);
+    check(RUN, &prepared, Step::Do(Action::EnsureContainer));
+    let another = Found { image: Image::Present(digest('b')), ..prepared.clone() };
+    check(RUN, &another, Step::Do(Action::EnsureImage));
+    let arriving = Found { image: Image::Arriving { said: "1 of 2".into() }, ..prepared.clone() };
+    check(RUN, &arriving, Step::Do(Action::EnsureImage));
+    let named = format!("demo@{}", digest('a'));
+    let mut by_itself = unsettled(Desired::Running);
+    by_itself.spec = TaskSpec::new(named.parse().unwrap());
+    assert_eq!(step(Some(&by_itself), &prepared, NOW), Step::Do(Action::EnsureContainer));
+}
+
+#[test]
+fn a_container_that_is_there_needs_no_image() {
+    let unsettled = TaskAssignment { digest: None, ..task(Desired::Running) };
+    let found = |container, ledger: Ledger| Found {
+        image: Image::Unknown,
+        ports: Ports::Held,
+        ..Found { network: Presence::Present, files: Presence::Present, ..fresh(container, ledger) }
+    };
+    let created = found(Container::Created, Ledger::first());
+    assert_eq!(step(Some(&unsettled), &created, NOW), Step::Do(Action::Start));
+    let again = Ledger { attempt: 2, ..Ledger::first() };
+    let mut recorded = found(Container::Recorded, again);
+    assert_eq!(step(Some(&unsettled), &recorded, NOW), Step::Do(Action::EnsureContainer));
+    recorded.failed(&Action::EnsureContainer, Severity::Transient, "no image".into(), NOW);
+    recorded.inspected(Container::Recorded, None);
+    assert_eq!(step(Some(&unsettled), &recorded, NOW), Step::Do(Action::EnsureImage), "it may have gone");
+    recorded.obtained(digest('a'));
+    let retry = Step::WaitUntil(NOW + Duration::from_millis(250));
+    assert_eq!(step(Some(&unsettled), &recorded, NOW), retry, "having it again is no progress yet");
+}
+
+#[test]
+fn a_process_that_did_its_work_is_not_started_again() {
+    for (condition, code, wanted) in [
+        (RestartCondition::None, 0, Verdict::Completed),
+        (RestartCondition::OnFailure, 0, Verdict::Completed),
+        (RestartCondition::None, 3, Verdict::Failed),
+    ] {
+        let mut task = task(Desired::Running);
+        task.spec.restart = RestartPolicy { condition, ..RestartPolicy::default() };
+        let found = Found { container: exited(code), ports: Ports::Held, ..up() };
+        let Step::Do(Action::RecordLedger(ledger)) = step(Some(&task), &found, NOW) else {
+            panic!("the end is not recorded");
+        };
+        assert_eq!(ledger.verdict(), Some(wanted));
+        use Verb::{DeleteProcess, RecordLedger, ReleasePorts, RemoveNetwork};
+        let rest = [RecordLedger, DeleteProcess, ReleasePorts, RemoveNetwork];
+        assert_eq!(path_of(Some(&task), found), rest);
+    }
 }
 
 #[test]
@@ -162,7 +242,7 @@ fn a_process_that_vanished_is_another_attempt() {
 
 #[test]
 fn what_has_ended_is_not_started_again() {
-    for verdict in [Verdict::Failed, Verdict::Shutdown, Verdict::Rejected] {
+    for verdict in [Verdict::Completed, Verdict::Failed, Verdict::Shutdown, Verdict::Rejected] {
         let ledger = Ledger::first().ended(ago(5), verdict, "why".into());
         let found = fresh(Container::Recorded, ledger);
         assert_eq!(path(RUN, found.clone()), [Verb::ReleasePorts, Verb::RemoveNetwork], "{verdict:?}");
@@ -187,6 +267,7 @@ fn a_process_gets_its_grace_and_is_killed_after_it() {
 fn transient_failures_are_tried_again_with_growing_delays() {
     let failing = |failures| Found {
         troubles: trouble(Verb::EnsureNetwork, Severity::Transient, failures),
+        image: Image::Present(digest('a')),
         ..fresh(Container::Absent, Ledger::first())
     };
     for (failures, delay) in [(1, 250), (2, 500), (3, 1000), (7, 10_000), (1000, 10_000)] {

@@ -6,7 +6,7 @@ use warren_proto::v1;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::sessions_server::SessionsServer;
 use warren_security::{
-    CertificateAuthority, HandshakeLimits, Identity, LiveCertificate, Role, client_config, serve_tls,
+    CertificateAuthority, Identity, LiveCertificate, Role, StrangerLimits, client_config, serve_tls,
     server_config,
 };
 
@@ -27,7 +27,7 @@ async fn manager(authority: &CertificateAuthority) -> (String, tokio::task::Join
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let tls = server_config(&authority.roots(), certificate(authority, Role::Manager)).unwrap();
-    let incoming = serve_tls(listener, tls, HandshakeLimits::default());
+    let incoming = serve_tls(listener, tls, StrangerLimits::default());
     let (service, sessions, attached) = service();
     let server = Server::builder().add_service(SessionsServer::new(service));
     let server = tokio::spawn(async move {

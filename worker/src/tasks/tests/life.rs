@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 
+use futures::future::join_all;
 use tokio::time::Instant;
 use warren_network::{HostPort, PortHolder};
 use warren_runtime::ContainerId;
 use warren_runtime::fake::{Failure, Fault, Operation, Script};
-use warren_types::{Desired, TaskState};
+use warren_types::{Desired, RestartCondition, TaskState};
 
 use super::*;
 use crate::node::health::Condition;
@@ -146,15 +147,59 @@ async fn a_crash_loop_is_visible_and_given_up_also_by_the_next_agent() {
     assert_eq!(machine.runtime.calls(Operation::Start), 4);
 }
 
+fn restarting(condition: RestartCondition, mut task: TaskAssignment) -> TaskAssignment {
+    task.spec.restart.condition = condition;
+    task
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_spec_says_after_which_ends_a_task_is_started_again() {
+    use RestartCondition as C;
+    let machine = Machine::new();
+    let tasks = vec![
+        restarting(C::None, task(1)),
+        restarting(C::None, task(2)),
+        restarting(C::OnFailure, task(3)),
+        restarting(C::OnFailure, task(4)),
+        restarting(C::Any, task(5)),
+    ];
+    let agent = machine.immortal(wishing(tasks));
+    for number in 1..=5 {
+        agent.ready(number).await;
+    }
+    for (number, code) in [(1, 0), (2, 137), (3, 0), (4, 3), (5, 0)] {
+        assert!(machine.runtime.end_process(&container(number), code, false));
+    }
+    for (number, state, reason) in [
+        (1, TaskState::Complete, "exited with code 0"),
+        (2, TaskState::Failed, "killed by signal 9 (SIGKILL); not to be restarted"),
+        (3, TaskState::Complete, "exited with code 0"),
+    ] {
+        let ended = agent.until(number, |report| report.state == state).await;
+        assert_eq!((ended.reason.as_str(), ended.attempt, ended.next_attempt), (reason, 1, None));
+    }
+    let waits = [4, 5].map(|number| agent.until(number, |report| report.next_attempt.is_some()));
+    for (number, waiting) in [4, 5].into_iter().zip(join_all(waits).await) {
+        let delay = waiting.next_attempt.unwrap().since(waiting.since);
+        assert_eq!((waiting.state, waiting.attempt, delay), (TaskState::Starting, 2, Duration::from_secs(1)));
+        let again = agent.until(number, |report| report.ready).await;
+        assert_eq!((again.attempt, again.next_attempt), (2, None));
+    }
+    agent.kill().await;
+    let next = machine.immortal(wishing(vec![restarting(C::None, task(1))]));
+    next.until(1, |report| report.state == TaskState::Complete).await;
+    assert_eq!(machine.runtime.calls(Operation::Start), 7);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_can_never_run_is_rejected_with_the_reason() {
     let machine = Machine::new();
-    machine.runtime.remove_image(&image());
-    let agent = machine.immortal(wishing(vec![task(1)]));
+    let mut broken = task(1);
+    broken.spec.image = "Not:An:Image".parse().unwrap();
+    let agent = machine.immortal(wishing(vec![broken]));
     let rejected = agent.until(1, |report| report.state == TaskState::Rejected).await;
-    assert!(rejected.reason.contains("is not on this node; import it first"), "{}", rejected.reason);
+    assert!(rejected.reason.contains("task.image: \"Not:An:Image\" is not"), "{}", rejected.reason);
 
-    machine.runtime.add_image(&image());
     let broken =
         Script { create_error: Some(Failure::CommandNotFound("/serve".into())), ..Script::default() };
     machine.runtime.script_container(&container(2), broken);

@@ -1,10 +1,8 @@
 //! What nobody owns goes while the agent lives.
 
-use std::collections::BTreeMap;
-
 use tokio::time::Instant;
 use warren_runtime::fake::{Failure, Fault, Operation};
-use warren_runtime::{ContainerId, ContainerSpec, Limits, Log, Owner};
+use warren_runtime::{ContainerId, ContainerSpec, Owner};
 use warren_types::Desired;
 
 use super::*;
@@ -16,22 +14,8 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 impl Machine {
     /// Lets a container come to be that loses its record, as when a creation ends after a removal.
     async fn make_orphan(&self) {
-        let spec = ContainerSpec {
-            id: ContainerId::parse("orphan").unwrap(),
-            owner: Owner { task: "orphan".into(), attempt: 1, spec_hash: "hash".into() },
-            image: image(),
-            command: None,
-            args: None,
-            env: Vec::new(),
-            hostname: "orphan".into(),
-            limits: Limits::default(),
-            netns: None,
-            mounts: Vec::new(),
-            log: Log::Discard,
-            assignment: Vec::new(),
-            labels: BTreeMap::new(),
-            stop_signal: None,
-        };
+        let owner = Owner { task: "orphan".into(), attempt: 1, spec_hash: "hash".into() };
+        let spec = ContainerSpec::new(ContainerId::parse("orphan").unwrap(), owner, image());
         self.runtime.ensure_created(&spec).await.unwrap();
         assert!(self.runtime.orphan(&spec.id));
     }

@@ -56,6 +56,7 @@ mod tests {
             mode: Mode::Replicated { replicas: 1 },
             task: TaskSpec::new("demo:1".parse().unwrap()),
             ports,
+            placement: Placement::default(),
         };
         let text = String::new;
         let resources = Resources { cpu: MilliCpu(1000), memory: Bytes(1 << 30) };
@@ -64,6 +65,9 @@ mod tests {
         for number in 1..=2 {
             let description = NodeDescription {
                 resources,
+                disk: Bytes(0),
+                os: text(),
+                labels: BTreeMap::new(),
                 architecture: text(),
                 kernel: text(),
                 runtime: text(),
@@ -71,13 +75,25 @@ mod tests {
                 address: text(),
             };
             let (id, name) = (NodeId(Id(number)), format!("node-{number}").parse().unwrap());
-            run(Command::RegisterNode { id, name, description: description.clone(), at });
+            run(Command::RegisterNode {
+                id,
+                name,
+                role: NodeRole::Worker,
+                description: description.clone(),
+                at,
+            });
             run(Command::OpenSession { node: id, description, at });
         }
         let service = ServiceId(Id(1));
         run(Command::CreateService { id: service, spec: spec("web", vec![port]), at });
         run(Command::CreateService { id: ServiceId(Id(2)), spec: spec("api", vec![]), at });
-        let slots = vec![NewTask { slot: 1, not_before: None }];
+        let slots = vec![NewTask {
+            slot: 1,
+            not_before: None,
+            desired: Desired::Running,
+            replaces: None,
+            bound_to: None,
+        }];
         run(Command::CreateTasks { term: 1, service, revision: 1, slots, at });
         let placements = vec![(TaskId { service, number: 1 }, NodeId(Id(1)))];
         run(Command::AssignTasks { term: 1, placements, at });
@@ -95,7 +111,14 @@ mod tests {
         let mut view = View::new(&state);
         let group = |number| {
             let service = state.service(&ServiceId(Id(number))).unwrap();
-            Group { state: &state, service, revision: &revision, tasks: Vec::new() }
+            Group {
+                state: &state,
+                service,
+                revision: &revision,
+                tasks: Vec::new(),
+                bound_to: None,
+                replaces_on: None,
+            }
         };
         let (web, api) = (group(1), group(2));
         assert_eq!((admitted(&view, &web), admitted(&view, &api)), (vec![true, true], vec![false, true]));
@@ -109,7 +132,14 @@ mod tests {
         let (state, revision) = state();
         let view = View::new(&state);
         let service = state.service(&ServiceId(Id(2))).unwrap();
-        let group = Group { state: &state, service, revision: &revision, tasks: Vec::new() };
+        let group = Group {
+            state: &state,
+            service,
+            revision: &revision,
+            tasks: Vec::new(),
+            bound_to: None,
+            replaces_on: None,
+        };
         let phrases = HostPorts.explain(&group, &[&view.candidates[0]]);
         let words: Vec<_> =
             phrases.iter().map(|phrase| format!("{} {}", phrase.nodes, phrase.words)).collect();

@@ -1,8 +1,13 @@
 //! Commands on nodes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use warren_types::{Node, NodeDescription, NodeId, NodeName, NodeStatus, TaskId, Timestamp, Violation};
+use warren_types::spec::validate_labels;
+use warren_types::{
+    Availability, Node, NodeDescription, NodeId, NodeName, NodeRole, NodeStatus, TaskId, TaskState,
+    Timestamp, Violation, Violations,
+};
 
 use super::Entry;
 use crate::state::{Answer, Change, Kind, Refusal, State, digest};
@@ -12,19 +17,21 @@ pub(super) fn register(
     entry: &mut Entry,
     id: NodeId,
     name: &NodeName,
+    role: NodeRole,
     description: &NodeDescription,
 ) -> Result<Answer, Refusal> {
     if state.index.node_names.get(name).is_some_and(|owner| *owner != id) {
         return Err(Refusal::AlreadyExists { kind: Kind::Node, name: name.to_string() });
     }
-    let Some(known) = state.nodes.get(&id) else { return add(state, entry, id, name, description) };
-    if known.name == *name && known.description == *description {
+    let Some(known) = state.nodes.get(&id) else { return add(state, entry, id, name, role, description) };
+    if known.name == *name && known.role == role && known.description == *description {
         return Ok(Answer::Node { id, version: known.version });
     }
     state.index.node_names.remove(&known.name);
     state.index.node_names.insert(name.clone(), id);
     state.update_node(id, |node| {
         node.name = name.clone();
+        node.role = role;
         node.description = description.clone();
         node.version = entry.index;
     });
@@ -37,6 +44,7 @@ fn add(
     entry: &mut Entry,
     id: NodeId,
     name: &NodeName,
+    role: NodeRole,
     description: &NodeDescription,
 ) -> Result<Answer, Refusal> {
     let cluster = state.cluster.as_ref().ok_or(Refusal::NoCluster)?;
@@ -47,6 +55,9 @@ fn add(
         name: name.clone(),
         version: entry.index,
         created_at: entry.now,
+        role,
+        labels: BTreeMap::new(),
+        availability: Availability::Active,
         description: description.clone(),
         subnet,
         status: NodeStatus::Unknown,
@@ -59,6 +70,78 @@ fn add(
     state.nodes.insert(id, Arc::new(node));
     entry.changes.push(Change::Node(id));
     Ok(Answer::Node { id, version: entry.index })
+}
+
+/// Changes what people say of a node: `labels` are those to set, and the keys of those to take away.
+pub(super) fn update(
+    state: &mut State,
+    entry: &mut Entry,
+    id: NodeId,
+    version: Option<u64>,
+    labels: (&BTreeMap<String, String>, &BTreeSet<String>),
+    availability: Option<Availability>,
+) -> Result<Answer, Refusal> {
+    let known = state.nodes.get(&id).ok_or_else(|| Refusal::not_found(Kind::Node, id))?;
+    let availability = availability.unwrap_or(known.availability);
+    let mut wanted = known.labels.clone();
+    wanted.extend(labels.0.iter().map(|(key, value)| (key.clone(), value.clone())));
+    wanted.retain(|key, _| !labels.1.contains(key));
+    if known.labels == wanted && known.availability == availability {
+        return Ok(Answer::Node { id, version: known.version });
+    }
+    let mut wrong = Violations::default();
+    validate_labels(&wanted, &mut wrong);
+    wrong.into_result(()).map_err(Refusal::Invalid)?;
+    if let Some(wanted) = version.filter(|version| *version != known.version) {
+        let (name, found) = (known.name.to_string(), known.version);
+        return Err(Refusal::VersionConflict { kind: Kind::Node, name, wanted, found });
+    }
+    state.update_node(id, |node| {
+        node.labels = wanted;
+        node.availability = availability;
+        node.version = entry.index;
+    });
+    state.index.set_availability(id, availability);
+    entry.changes.push(Change::Node(id));
+    Ok(Answer::Node { id, version: entry.index })
+}
+
+/// Forgets a node. Nobody can say any more what became of its tasks, so they are taken for gone: they have ended,
+/// and hold nothing. Its subnet is never given again, so an address that one of them still uses is no other's.
+pub(super) fn remove(
+    state: &mut State,
+    entry: &mut Entry,
+    id: NodeId,
+    force: bool,
+) -> Result<Answer, Refusal> {
+    let Some(node) = state.nodes.get(&id).cloned() else { return Ok(Answer::Done) };
+    let held: Vec<TaskId> = state.tasks_on(&id).map(|task| task.id).collect();
+    if node.status == NodeStatus::Ready && !held.is_empty() && !force {
+        let tasks = u32::try_from(held.len()).unwrap_or(u32::MAX);
+        return Err(Refusal::NodeInUse { node: node.name.clone(), status: node.status, tasks });
+    }
+    let reason: Arc<str> = format!("its node {} was removed from the cluster", node.name).into();
+    let now = entry.now;
+    for task in held {
+        state.update_task(entry, task, |task| {
+            let observed = &mut task.observed;
+            if !observed.state.is_terminal() {
+                observed.state = TaskState::Shutdown;
+                observed.since = now;
+                observed.reason = reason.clone();
+            }
+            (observed.ready, observed.next_attempt, observed.removed) = (false, None, true);
+            task.lost_since = None;
+        });
+    }
+    if let Some(place) = state.cursors.remove(&id) {
+        state.sum.remove(digest::cursor(id, place));
+    }
+    state.index.remove_node(&node);
+    state.sum.remove(digest::node(&node));
+    state.nodes.remove(&id);
+    entry.changes.extend([Change::Node(id), Change::Assignment(id)]);
+    Ok(Answer::Done)
 }
 
 pub(super) fn open_session(

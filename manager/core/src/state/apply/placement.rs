@@ -3,7 +3,7 @@
 
 use std::net::Ipv4Addr;
 
-use warren_types::{Node, NodeId, NodeStatus, Task, TaskId};
+use warren_types::{Availability, Node, NodeId, NodeStatus, Task, TaskId};
 
 use super::Entry;
 use crate::state::{Answer, State, address, digest};
@@ -31,7 +31,9 @@ fn place(state: &State, entry: &Entry, task: TaskId, node: NodeId) -> Option<(Ip
     let node = state.nodes.get(&node)?;
     let held_back = task.not_before.is_some_and(|time| time > entry.now);
     let wants_place = task.is_live() && task.node.is_none() && !held_back;
-    if !wants_place || node.status != NodeStatus::Ready || !has_room(state, task, node) {
+    let takes_tasks = node.status == NodeStatus::Ready && node.availability == Availability::Active;
+    let may_be_here = task.bound_to.is_none_or(|bound| bound == node.id);
+    if !wants_place || !takes_tasks || !may_be_here || !has_room(state, task, node) {
         return None;
     }
     let cursor = state.cursors.get(&node.id).copied().unwrap_or(0);
@@ -41,6 +43,9 @@ fn place(state: &State, entry: &Entry, task: TaskId, node: NodeId) -> Option<(Ip
 fn has_room(state: &State, task: &Task, node: &Node) -> bool {
     let foreign = |opener| opener != task.id.service;
     let mut ports = task.revision.ports.iter();
-    state.usage(&node.id).fits(node, task.revision.task.reservations)
+    let most = state.services.get(&task.id.service).and_then(|it| it.revision.placement.max_per_node);
+    let crowded = |most| state.crowd(task, node.id) >= most;
+    !most.is_some_and(crowded)
+        && state.usage(&node.id).fits(node, task.revision.task.reservations)
         && !ports.any(|port| state.index.opener(node.id, port).is_some_and(foreign))
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use warren_types::{Desired, NodeId, Observed, Task, TaskReport, TaskState, Timestamp};
+use warren_types::{
+    Desired, Id, ImageDigest, NodeId, Observed, Service, ServiceId, Task, TaskReport, TaskState, Timestamp,
+};
 
 use super::Entry;
 use crate::state::{Answer, Kind, Refusal, State};
@@ -24,6 +26,11 @@ pub(super) fn take(
     }
     for report in reports {
         let task = state.tasks.get(&report.task).filter(|task| task.node == Some(id));
+        if let (Some(image), Some(task)) = (&report.image, task) {
+            let revision = task.revision.number;
+            pin(state, entry, report.task.service, revision, image);
+        }
+        let task = state.tasks.get(&report.task).filter(|task| task.node == Some(id));
         let Some(observed) = task.and_then(|task| merge(task, report, entry.now)) else { continue };
         let removed = observed.removed;
         state.update_task(entry, report.task, |task| {
@@ -37,6 +44,22 @@ pub(super) fn take(
         }
     }
     Ok(Answer::Done)
+}
+
+/// The first worker that knows what the image of a revision is says so for all: from then on every task of the
+/// revision runs that, and the nodes that have such tasks are told.
+fn pin(state: &mut State, entry: &mut Entry, id: ServiceId, revision: u64, image: &ImageDigest) {
+    let wanted = |service: &Arc<Service>| {
+        let mut known = service.history.iter().chain([&service.revision]);
+        known.any(|known| known.number == revision) && !service.pins.contains_key(&revision)
+    };
+    if !state.services.get(&id).is_some_and(wanted) {
+        return;
+    }
+    state.update_standing(entry, id, |service| drop(service.pins.insert(revision, image.clone())));
+    let here = (id, NodeId(Id(0)))..=(id, NodeId(Id(u128::MAX)));
+    let nodes: Vec<NodeId> = state.index.spread.range(here).map(|((_, node), _)| *node).collect();
+    nodes.into_iter().for_each(|node| state.touch_assignment(entry, node));
 }
 
 /// What is known of the task after the report; `None` when that is nothing new.
@@ -57,6 +80,7 @@ fn merge(task: &Task, report: &TaskReport, now: Timestamp) -> Option<Observed> {
         new.reason = reason(&old.reason, &report.reason);
         new.ready = report.ready && report.state == TaskState::Running;
         new.exit = report.exit.or(old.exit);
+        new.next_attempt = report.next_attempt.filter(|_| !report.state.is_terminal());
     }
     if report.removed {
         new.removed = true;
@@ -71,6 +95,7 @@ fn merge(task: &Task, report: &TaskReport, now: Timestamp) -> Option<Observed> {
 /// A task of which nothing is left has ended, also when its worker cannot tell how.
 fn conclude(observed: &mut Observed, desired: Desired) {
     observed.ready = false;
+    observed.next_attempt = None;
     if observed.state.is_terminal() {
         return;
     }

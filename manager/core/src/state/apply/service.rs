@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use warren_types::spec::MAX_REPLICAS;
-use warren_types::{Mode, Revision, Service, ServiceId, ServiceSpec, Violation, Violations};
+use warren_types::{Mode, PublishedPort, Revision, Service, ServiceId, ServiceSpec, Violation, Violations};
 
-use super::Entry;
+use super::{Entry, revision};
 use crate::state::{Answer, Change, Kind, Refusal, State, digest};
 
 pub(super) fn create(
@@ -28,19 +28,24 @@ pub(super) fn create(
     if state.index.service_names.contains_key(&spec.name) {
         return taken(spec.name.to_string());
     }
-    for port in &spec.ports {
-        if let Some(owner) = state.index.publisher(port).and_then(|id| state.services.get(&id)) {
-            return Err(Refusal::PortTaken { port: *port, owner: owner.spec.name.clone() });
-        }
-    }
-    let revision = Revision { number: 1, task: spec.task.clone(), ports: spec.ports.clone() };
+    ports_are_free(state, id, &spec.ports)?;
+    let revision = Revision {
+        number: 1,
+        created_at: entry.now,
+        task: spec.task.clone(),
+        ports: spec.ports.clone(),
+        placement: spec.placement.clone(),
+        forced: 0,
+    };
     let service = Service {
         id,
         version: entry.index,
         created_at: entry.now,
         updated_at: entry.now,
         spec: Arc::new(spec.clone()),
+        pins: revision::own_pin(&spec.task).map(|pin| (revision.number, pin)).into_iter().collect(),
         revision: Arc::new(revision),
+        history: Vec::new(),
         removing: false,
         next_task: 1,
     };
@@ -59,11 +64,12 @@ pub(super) fn scale(
     version: Option<u64>,
     replicas: u32,
 ) -> Result<Answer, Refusal> {
-    let service = find(state, id)?;
-    if service.removing {
-        return Err(Refusal::Removing { service: service.spec.name.clone() });
-    }
-    if service.spec.replicas() == replicas {
+    let service = find_staying(state, id)?;
+    let Some(current) = service.spec.replicas() else {
+        let message = format!("{} is a global service: it has one task per node", service.spec.name);
+        return Err(Refusal::Invalid(Violation::new("replicas", message).into()));
+    };
+    if current == replicas {
         return Ok(answer(service));
     }
     if replicas > MAX_REPLICAS {
@@ -107,11 +113,31 @@ fn find(state: &State, id: ServiceId) -> Result<&Service, Refusal> {
     state.services.get(&id).map(Arc::as_ref).ok_or_else(|| Refusal::not_found(Kind::Service, id))
 }
 
-fn answer(service: &Service) -> Answer {
+/// A service that people may still change.
+pub(super) fn find_staying(state: &State, id: ServiceId) -> Result<&Service, Refusal> {
+    let service = find(state, id)?;
+    match service.removing {
+        true => Err(Refusal::Removing { service: service.spec.name.clone() }),
+        false => Ok(service),
+    }
+}
+
+/// No other service publishes one of the ports.
+pub(super) fn ports_are_free(state: &State, id: ServiceId, ports: &[PublishedPort]) -> Result<(), Refusal> {
+    for port in ports {
+        let owner = state.index.other_publisher(port, id).and_then(|id| state.services.get(&id));
+        if let Some(owner) = owner {
+            return Err(Refusal::PortTaken { port: *port, owner: owner.spec.name.clone() });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn answer(service: &Service) -> Answer {
     Answer::Service { id: service.id, version: service.version }
 }
 
-fn has_version(service: &Service, wanted: Option<u64>) -> Result<(), Refusal> {
+pub(super) fn has_version(service: &Service, wanted: Option<u64>) -> Result<(), Refusal> {
     match wanted {
         Some(wanted) if wanted != service.version => Err(Refusal::VersionConflict {
             kind: Kind::Service,
@@ -124,7 +150,7 @@ fn has_version(service: &Service, wanted: Option<u64>) -> Result<(), Refusal> {
 }
 
 /// Makes a person's change to a service.
-fn update(
+pub(super) fn update(
     state: &mut State,
     entry: &mut Entry,
     id: ServiceId,

@@ -1,9 +1,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_types::{Bytes, ClusterId, Desired, MilliCpu, ServiceId, TaskState, Timestamp};
+use warren_types::{Bytes, ClusterId, Desired, MilliCpu, ServiceId, TaskSpec, TaskState, Timestamp};
 
 use super::*;
+
+mod task_specs;
+mod tokens;
 
 fn spec() -> ServiceSpec {
     let port = PublishedPort {
@@ -19,7 +22,21 @@ fn spec() -> ServiceSpec {
         mode: Mode::Replicated { replicas: 3 },
         task: TaskSpec::new("web:1".parse().unwrap()),
         ports: vec![port],
+        placement: Placement::default(),
     }
+}
+
+fn a_revision() -> Revision {
+    let ServiceSpec { task, ports, placement, .. } = spec();
+    Revision { number: 1, created_at: Timestamp(10), task, ports, placement, forced: 0 }
+}
+
+fn pin(letter: char) -> warren_types::ImageDigest {
+    format!("sha256:{}", letter.to_string().repeat(64)).parse().unwrap()
+}
+
+fn constraints(text: &str) -> Placement {
+    Placement { constraints: vec![text.parse().unwrap()], max_per_node: None }
 }
 
 fn a_service() -> Service {
@@ -29,7 +46,9 @@ fn a_service() -> Service {
         version: 4,
         created_at: Timestamp(10),
         updated_at: Timestamp(20),
-        revision: Arc::new(Revision { number: 1, task: spec.task.clone(), ports: spec.ports.clone() }),
+        revision: Arc::new(a_revision()),
+        history: Vec::new(),
+        pins: BTreeMap::new(),
         spec: Arc::new(spec),
         removing: false,
         next_task: 2,
@@ -43,6 +62,7 @@ fn a_task() -> Task {
         revision: a_service().revision,
         created_at: Timestamp(30),
         not_before: None,
+        bound_to: None,
         node: None,
         address: None,
         desired: Desired::Running,
@@ -57,8 +77,14 @@ fn a_node() -> Node {
         name: "n1".parse().unwrap(),
         version: 2,
         created_at: Timestamp(1),
+        role: NodeRole::Worker,
+        labels: BTreeMap::new(),
+        availability: Availability::Active,
         description: NodeDescription {
             resources: Resources { cpu: MilliCpu(1000), memory: Bytes(1 << 30) },
+            disk: Bytes(1 << 40),
+            os: "linux".into(),
+            labels: BTreeMap::new(),
             architecture: "amd64".into(),
             kernel: "6.1".into(),
             runtime: "containerd 1.6.20".into(),
@@ -112,6 +138,10 @@ fn every_field_of_a_task_counts() {
         |t| t.observed.exit = Some(Exit { code: 0, out_of_memory: true }),
         |t| t.lost_since = Some(Timestamp(0)),
         |t| t.lost_since = Some(Timestamp(31)),
+        |t| t.bound_to = Some(NodeId(Id(0))),
+        |t| t.bound_to = Some(NodeId(Id(1 << 64))),
+        |t| t.observed.next_attempt = Some(Timestamp(0)),
+        |t| t.observed.next_attempt = Some(Timestamp(31)),
     ];
     check(task, &a_task(), changes);
 }
@@ -124,6 +154,11 @@ fn every_field_of_a_service_counts() {
         |s| s.labels = [("a".into(), "b".into())].into(),
         |s| s.labels = [("tierf".into(), "ront".into())].into(),
         |s| s.mode = Mode::Replicated { replicas: 4 },
+        |s| s.mode = Mode::Global,
+        |s| s.placement = constraints("node.id exists"),
+        |s| s.placement = constraints("node.os exists"),
+        |s| s.placement.max_per_node = Some(0),
+        |s| s.placement.max_per_node = Some(1),
         |s| s.ports.clear(),
         |s| s.ports[0].host_ip = Some([0, 0, 0, 0].into()),
         |s| s.ports[0].host_port = 80,
@@ -131,21 +166,6 @@ fn every_field_of_a_service_counts() {
         |s| (s.ports[0].host_port, s.ports[0].container_port) = (80, 8080),
         |s| s.ports = vec![s.ports[0]; 2],
         |s| s.task.image = "web:2".parse().unwrap(),
-        |s| s.task.command = Some(vec![]),
-        |s| s.task.command = Some(vec!["a".into(), "b".into()]),
-        |s| s.task.command = Some(vec!["ab".into()]),
-        |s| s.task.args = Some(vec![]),
-        |s| s.task.args = Some(vec!["ab".into()]),
-        |s| s.task.env = vec![EnvVar { name: "a".into(), value: "b".into() }],
-        |s| s.task.env = vec![EnvVar { name: "ab".into(), value: String::new() }],
-        |s| s.task.limits.cpu = Some(MilliCpu(0)),
-        |s| s.task.limits.cpu = Some(MilliCpu(5)),
-        |s| s.task.limits.memory = Some(Bytes(0)),
-        |s| s.task.limits.memory = Some(Bytes(5)),
-        |s| s.task.reservations.cpu = MilliCpu(5),
-        |s| s.task.reservations.memory = Bytes(5),
-        |s| s.task.stop_grace = Duration::from_secs(1),
-        |s| s.task.stop_grace = Duration::from_millis(1),
     ];
     check(service_spec, &self::spec(), spec);
     let standing: &[fn(&mut Service)] = &[
@@ -162,6 +182,14 @@ fn every_field_of_a_service_counts() {
         |s| Arc::make_mut(&mut s.revision).number = 2,
         |s| Arc::make_mut(&mut s.revision).ports.clear(),
         |s| Arc::make_mut(&mut s.revision).task.args = Some(vec![]),
+        |s| Arc::make_mut(&mut s.revision).created_at = Timestamp(11),
+        |s| Arc::make_mut(&mut s.revision).forced = 1,
+        |s| Arc::make_mut(&mut s.revision).placement = constraints("node.id exists"),
+        |s| s.history = vec![Arc::new(a_revision())],
+        |s| s.history = vec![Arc::new(a_revision()), Arc::new(a_revision())],
+        |s| s.pins = [(1, pin('a'))].into(),
+        |s| s.pins = [(1, pin('b'))].into(),
+        |s| s.pins = [(2, pin('a'))].into(),
     ];
     check(service, &a_service(), &[standing, revision].concat());
 }
@@ -187,6 +215,13 @@ fn every_field_of_a_node_counts() {
         |n| n.status_since = Timestamp(2),
         |n| n.session = 1,
         |n| n.assignment = 3,
+        |n| n.role = NodeRole::Manager,
+        |n| n.labels = [("a".into(), "b".into())].into(),
+        |n| n.description.labels = [("a".into(), "b".into())].into(),
+        |n| n.availability = Availability::Pause,
+        |n| n.availability = Availability::Drain,
+        |n| n.description.disk = Bytes(1),
+        |n| n.description.os = "plan9".into(),
     ];
     check(node, &a_node(), changes);
     assert_ne!(cursor(NodeId(Id(1)), 2), cursor(NodeId(Id(2)), 1));
@@ -229,9 +264,9 @@ fn hashes_are_the_same_for_ever() {
     let wanted = [
         0x075a_7763_d14f_2e11,
         0xdb74_f651_96db_72a3,
-        0x7bf0_cb31_5e87_ffde,
-        0x6384_91b4_caf4_dfd3,
-        0x19ad_b38b_7b10_2916,
+        0x31c3_71c5_3d3e_92e7,
+        0xeedf_2639_ac1e_6389,
+        0xe688_4551_94ba_0501,
         0xd2bf_769f_d817_e900,
     ];
     assert_eq!(found, wanted, "{found:#x?}");

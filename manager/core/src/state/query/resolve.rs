@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warren_types::{Id, Node, NodeId, Service, ServiceId, Task, TaskId};
+use warren_types::{Id, Node, NodeId, Service, ServiceId, Task, TaskId, Token, TokenId};
 
 use crate::state::{Kind, Refusal, State};
 
@@ -46,6 +46,16 @@ impl State {
             },
             Ok,
         )
+    }
+
+    /// The token of that id, or of a unique beginning of an id.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
+    pub fn find_token(&self, reference: &str) -> Result<&Arc<Token>, Refusal> {
+        let tokens =
+            |(least, greatest)| self.tokens.range(TokenId(least)..=TokenId(greatest)).map(|(_, token)| token);
+        only(Kind::Token, reference, id_range(reference).map(tokens), |token| token.id.to_string())
     }
 
     /// The task of that id (the service's part may be shortened as for a service), or the current task of a

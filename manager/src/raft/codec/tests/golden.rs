@@ -115,8 +115,9 @@ fn objects_mean_what_they_meant() {
             Record::Service(_) => "service",
             Record::Node(_) => "node",
             Record::Task(_) => "task",
+            Record::Token(_) => "token",
         };
-        (format!("{number} {kind}"), Entry { bytes, words: format!("{record:#?}") })
+        (format!("{number:02} {kind}"), Entry { bytes, words: format!("{record:#?}") })
     });
     let files = check("snapshot.txt", &samples.collect(), |bytes| format!("{:#?}", record(bytes)));
     for file in &files {

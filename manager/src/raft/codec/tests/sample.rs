@@ -1,17 +1,71 @@
 //! One of everything that is stored, with every field set somewhere: the golden files hold the tests to that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use warren_core::{Command, LEVEL, NewTask, Outcome, State};
 use warren_types::{
-    Bytes, ClusterId, Desired, EnvVar, Exit, Id, Limits, MilliCpu, Mode, NodeDescription, NodeId, NodeStatus,
-    Protocol, PublishMode, PublishedPort, Resources, ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec,
-    TaskState, Timestamp,
+    Availability, Bytes, ClusterId, Desired, Device, DeviceAccess, EnvVar, Exit, HostEntry, Id, Limits,
+    LogLimits, MilliCpu, Mode, Mount, MountSource, NodeDescription, NodeId, NodeRole, NodeStatus, Placement,
+    Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition,
+    RestartPolicy, Seccomp, ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
+    TokenHash, TokenId, Ulimit,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));
+const GLOBAL: ServiceId = ServiceId(Id(8));
 const NODE: NodeId = NodeId(Id(9));
+const JOINED: NodeId = NodeId(Id(10));
+const DIGEST: &str = "sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+fn task_spec() -> TaskSpec {
+    let bind = MountSource::Bind { path: "/srv".into(), propagation: Propagation::Shared, recursive: true };
+    let tmpfs = MountSource::Tmpfs { size: Some(Bytes(1 << 20)), mode: Some(0o1777), exec: true };
+    TaskSpec {
+        pull: PullPolicy::Always,
+        command: Some(vec!["/bin/web".into()]),
+        args: Some(vec!["-v".into(), "2".into()]),
+        env: vec![EnvVar { name: "A".into(), value: "1".into() }],
+        workdir: Some("/srv".into()),
+        user: Some("web:web".into()),
+        groups: vec!["video".into()],
+        hostname: Some("web".into()),
+        hosts: vec![HostEntry { name: "db".into(), address: [192, 0, 2, 9].into() }],
+        tty: true,
+        init: true,
+        stop_signal: Some("SIGQUIT".parse().unwrap()),
+        stop_grace: Duration::from_millis(1500),
+        limits: Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(64 << 20)), pids: Some(100) },
+        reservations: Resources { cpu: MilliCpu(100), memory: Bytes(32 << 20) },
+        ulimits: vec![Ulimit { name: "nofile".parse().unwrap(), soft: Some(1024), hard: Some(4096) }],
+        sysctls: BTreeMap::from([("net.core.somaxconn".into(), "512".into())]),
+        shm_size: Some(Bytes(8 << 20)),
+        oom_score_adj: Some(-100),
+        privileged: true,
+        cap_add: vec!["NET_ADMIN".parse().unwrap()],
+        cap_drop: vec!["CHOWN".parse().unwrap()],
+        no_new_privileges: true,
+        seccomp: Seccomp::Unconfined,
+        devices: vec![Device {
+            source: "/dev/fuse".into(),
+            target: "/dev/fuse".into(),
+            access: DeviceAccess::FULL,
+        }],
+        read_only: true,
+        mounts: vec![
+            Mount { target: "/data".into(), source: bind, read_only: true },
+            Mount { target: "/tmp".into(), source: tmpfs, read_only: false },
+        ],
+        restart: RestartPolicy {
+            condition: RestartCondition::OnFailure,
+            delay: Duration::from_secs(2),
+            max: 3,
+            window: Duration::from_secs(60),
+        },
+        logs: LogLimits { max_size: Bytes(1 << 20), max_files: 3 },
+        ..TaskSpec::new("web:1".parse().unwrap())
+    }
+}
 
 fn spec() -> ServiceSpec {
     let port = PublishedPort {
@@ -21,32 +75,40 @@ fn spec() -> ServiceSpec {
         protocol: Protocol::Tcp,
         mode: PublishMode::Host,
     };
-    let task = TaskSpec {
-        image: "web:1".parse().unwrap(),
-        command: Some(vec!["/bin/web".into()]),
-        args: Some(vec!["-v".into(), "2".into()]),
-        env: vec![EnvVar { name: "A".into(), value: "1".into() }],
-        limits: Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(64 << 20)) },
-        reservations: Resources { cpu: MilliCpu(100), memory: Bytes(32 << 20) },
-        stop_grace: Duration::from_millis(1500),
-    };
+    let zone = "node.labels.zone in (a,b)".parse().unwrap();
     ServiceSpec {
         name: "web".parse().unwrap(),
         labels: BTreeMap::from([("app".into(), "shop".into()), ("tier".into(), "front".into())]),
         mode: Mode::Replicated { replicas: 2 },
-        task,
+        task: task_spec(),
         ports: vec![port],
+        placement: Placement { constraints: vec![zone], max_per_node: Some(4) },
+    }
+}
+
+/// A service with as little as there can be.
+fn global() -> ServiceSpec {
+    ServiceSpec {
+        name: "agent".parse().unwrap(),
+        labels: BTreeMap::new(),
+        mode: Mode::Global,
+        task: TaskSpec::new("agent:1".parse().unwrap()),
+        ports: Vec::new(),
+        placement: Placement::default(),
     }
 }
 
 fn description() -> NodeDescription {
     NodeDescription {
         resources: Resources { cpu: MilliCpu(2000), memory: Bytes(4 << 30) },
+        disk: Bytes(64 << 30),
+        os: "linux".into(),
         architecture: "amd64".into(),
         kernel: "6.1".into(),
         runtime: "containerd 1.6.20".into(),
         version: "0.1.0".into(),
         address: "10.0.0.1:8080".into(),
+        labels: BTreeMap::from([("disk".into(), "ssd".into())]),
     }
 }
 
@@ -64,6 +126,8 @@ fn running(number: u64) -> TaskReport {
         ready: true,
         exit: None,
         removed: false,
+        next_attempt: None,
+        image: Some(DIGEST.parse().unwrap()),
     }
 }
 
@@ -75,35 +139,114 @@ fn removed(number: u64) -> TaskReport {
         ready: false,
         exit: Some(Exit { code: 137, out_of_memory: true }),
         removed: true,
+        image: None,
         ..running(number)
     }
 }
 
-/// One of each command with a name, in an order in which all of them apply but the last.
-pub fn commands() -> Vec<(&'static str, Command)> {
-    let at = Timestamp(200);
-    let (id, node, session, term) = (SERVICE, NODE, 1, 1);
+/// Waits for its next attempt.
+fn waiting() -> TaskReport {
+    TaskReport {
+        task: TaskId { service: GLOBAL, number: 1 },
+        state: TaskState::Starting,
+        reason: "it is started again".into(),
+        ready: false,
+        next_attempt: Some(Timestamp(300)),
+        image: None,
+        ..running(1)
+    }
+}
+
+fn new_task(slot: u32) -> NewTask {
+    NewTask { slot, not_before: None, desired: Desired::Running, replaces: None, bound_to: None }
+}
+
+fn members() -> Vec<(&'static str, Command)> {
+    let at = Timestamp(100);
+    let (id, node, term) = (NODE, NODE, 1);
     let ranges = vec!["10.210.0.0/16".parse().unwrap(), "172.30.0.0/16".parse().unwrap()];
-    let slot = |slot, not_before| NewTask { slot, not_before };
-    let slots = vec![slot(1, None), slot(2, Some(Timestamp(190))), slot(3, Some(Timestamp(9000)))];
-    let (name, both) = ("n1".parse().unwrap(), vec![(task(1), node), (task(2), node)]);
-    let reports = vec![running(1), running(2), removed(2)];
+    let role = NodeRole::Worker;
+    let create = |id, hash, max_uses| Command::CreateToken {
+        id: TokenId(Id(id)),
+        role,
+        hash: TokenHash([hash; 32]),
+        expires_at: Some(Timestamp(500)),
+        max_uses,
+        at,
+    };
+    let name = |name: &str| name.parse().unwrap();
+    let (hash, label_add) = (TokenHash([1; 32]), BTreeMap::from([("zone".into(), "a".into())]));
+    let (label_rm, availability) = (BTreeSet::from(["old".into()]), Some(Availability::Active));
+    let (description, version) = (description(), Some(6));
+    let join = |name, description| Command::JoinNode { hash, id: JOINED, name, description, at };
+    let role = NodeRole::Manager;
+    let register = |name, description| Command::RegisterNode { id, name, role, description, at };
     vec![
         ("create_cluster", Command::CreateCluster { id: ClusterId(Id(1)), ranges, level: LEVEL, at }),
         ("raise_level", Command::RaiseLevel { term, level: LEVEL }),
-        ("register_node", Command::RegisterNode { id: node, name, description: description(), at }),
-        ("open_session", Command::OpenSession { node, description: description(), at }),
-        ("create_service", Command::CreateService { id, spec: spec(), at }),
-        ("scale_service", Command::ScaleService { id, version: Some(5), replicas: 3, at }),
-        ("create_tasks", Command::CreateTasks { term, service: id, revision: 1, slots, at }),
-        ("assign_tasks", Command::AssignTasks { term, placements: both, at }),
+        ("create_token", create(1, 1, Some(3))),
+        ("create_token_for_all", create(2, 2, None)),
+        ("join_node", join(name("n2"), description.clone())),
+        ("register_node", register(name("n1"), description.clone())),
+        ("update_node", Command::UpdateNode { id, version, label_add, label_rm, availability, at }),
+        ("open_session", Command::OpenSession { node, description, at }),
+    ]
+}
+
+fn services() -> Vec<(&'static str, Command)> {
+    let (at, term, node, session) = (Timestamp(200), 1, NODE, 1);
+    let id = SERVICE;
+    let slots = vec![
+        new_task(1),
+        NewTask { not_before: Some(Timestamp(190)), ..new_task(2) },
+        NewTask { not_before: Some(Timestamp(9000)), ..new_task(3) },
+    ];
+    let bound = vec![NewTask { bound_to: Some(node), ..new_task(2) }];
+    let beside = vec![NewTask { desired: Desired::Ready, replaces: Some(1), ..new_task(1) }];
+    let create = |service, revision, slots| Command::CreateTasks { term, service, revision, slots, at };
+    let placements = vec![(task(1), node), (task(2), node), (waiting().task, node)];
+    let reports = vec![running(1), running(2), removed(2), waiting()];
+    let (spec_before, version) = (spec(), Some(11));
+    let mut spec = spec();
+    spec.mode = Mode::Replicated { replicas: 3 };
+    vec![
+        ("create_service", Command::CreateService { id, spec: spec_before, at }),
+        ("create_global_service", Command::CreateService { id: GLOBAL, spec: global(), at }),
+        ("scale_service", Command::ScaleService { id, version: Some(9), replicas: 3, at }),
+        ("create_tasks", create(id, 1, slots)),
+        ("create_bound_tasks", create(GLOBAL, 1, bound)),
+        ("assign_tasks", Command::AssignTasks { term, placements, at }),
         ("report_tasks", Command::ReportTasks { node, session, reports, at }),
+        ("update_service", Command::UpdateService { id, version, spec, force: true, at }),
+        ("replace_tasks", create(id, 2, beside)),
+        ("rollback_service", Command::RollbackService { id, version: Some(16), revision: Some(1), at }),
+    ]
+}
+
+fn ends() -> Vec<(&'static str, Command)> {
+    let (at, term, node, session) = (Timestamp(300), 1, NODE, 1);
+    let id = SERVICE;
+    let (label_add, label_rm) = (BTreeMap::new(), BTreeSet::new());
+    let drain = Some(Availability::Drain);
+    vec![
+        (
+            "drain_node",
+            Command::UpdateNode { id: node, version: None, label_add, label_rm, availability: drain, at },
+        ),
         ("set_node_status", Command::SetNodeStatus { term, node, session, status: NodeStatus::Down, at }),
-        ("remove_service", Command::RemoveService { id, version: Some(6), at }),
+        ("remove_service", Command::RemoveService { id, version: Some(18), at }),
         ("set_desired", Command::SetDesired { term, tasks: vec![task(1)], desired: Desired::Remove, at }),
+        ("remove_token", Command::RemoveToken { id: TokenId(Id(2)), at }),
+        ("delete_tokens", Command::DeleteTokens { term, tokens: vec![TokenId(Id(1))], at }),
+        ("remove_node", Command::RemoveNode { id: JOINED, force: true, at }),
         ("delete_tasks", Command::DeleteTasks { term, tasks: vec![task(2)] }),
         ("delete_service", Command::DeleteService { term, id }),
     ]
+}
+
+/// One or more of each command with a name, in an order in which all of them apply but the last.
+pub fn commands() -> Vec<(&'static str, Command)> {
+    [members(), services(), ends()].concat()
 }
 
 /// The states after each of the commands. The last but two has every field of every object.
@@ -111,7 +254,7 @@ pub fn states() -> Vec<State> {
     let mut state = State::new();
     let apply = |(index, (name, command)): (u64, (&str, Command))| {
         let refused = matches!(state.apply(1, index, &command), Outcome::Rejected(_));
-        assert_eq!(refused, name == "delete_service", "{name}");
+        assert_eq!(refused, name == "delete_service", "{name} as entry {index}");
         state.clone()
     };
     (1..).zip(commands()).map(apply).collect()

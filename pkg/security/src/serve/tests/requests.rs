@@ -83,3 +83,23 @@ async fn requests_over_the_local_socket_carry_the_user() {
     assert_eq!(ask(channel).await, format!("uid {}", nix::unistd::geteuid()));
     server.abort();
 }
+
+/// Idle in HTTP/2, where nothing but its time ends it.
+#[tokio::test]
+async fn a_strangers_connection_is_ended_by_the_server_however_quiet_it_is() {
+    let authority = authority();
+    let limits = StrangerLimits { lifetime: Duration::from_millis(200), ..StrangerLimits::default() };
+    let shown = LiveCertificate::new(&issue(&authority, Role::Manager, "n1"));
+    let (incoming, address) = serve_within(&authority, shown, limits).await;
+    let server = spawn_server(incoming);
+    // The preface of HTTP/2 with empty settings (RFC 9113, 3.4), or not even that.
+    for hello in [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".as_slice(), b""] {
+        let mut stranger = dial(&authority, None, address).await.unwrap();
+        stranger.write_all(hello).await.unwrap();
+        let mut answer = Vec::new();
+        // Closed in order or not: it is over.
+        let _ = tokio::time::timeout(SOON, stranger.read_to_end(&mut answer)).await.unwrap();
+        assert!(!answer.is_empty(), "the server's own settings");
+    }
+    server.abort();
+}

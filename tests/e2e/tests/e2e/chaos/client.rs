@@ -10,15 +10,12 @@ use rand::seq::IteratorRandom;
 use rand::{RngExt, SeedableRng};
 use warren_testkit::warren::Warren;
 
-use crate::e2e::world::{BOX, World};
+use crate::e2e::world::BOX;
 
 /// What the containers of all services run: one process each, which no signal but SIGKILL ends.
 pub const SCRIPT: &str = "exec tail -f /dev/null";
 /// The same as the process table shows it.
 pub const COMMAND: &str = "tail -f /dev/null";
-
-/// More tasks than this are not asked for at a time.
-const MOST_TASKS: usize = 12;
 
 /// How many replicas a service may have; `None`: it may not be there.
 type Possible = BTreeSet<Option<usize>>;
@@ -29,6 +26,8 @@ struct Memory {
     services: BTreeMap<String, Possible>,
     made: usize,
     acknowledged: usize,
+    /// More tasks than this are not asked for at a time.
+    most_tasks: usize,
 }
 
 #[derive(Debug)]
@@ -41,7 +40,7 @@ enum Change {
 impl Memory {
     fn choose(&mut self, dice: &mut StdRng) -> Change {
         let most = |possible: &Possible| possible.iter().flatten().max().copied().unwrap_or(0);
-        let room = MOST_TASKS.saturating_sub(self.services.values().map(most).sum());
+        let room = self.most_tasks.saturating_sub(self.services.values().map(most).sum());
         let there = self.services.iter().filter(|(_, possible)| **possible != Possible::from([None]));
         let chosen = there.choose(dice).map(|(name, possible)| (name.clone(), most(possible)));
         match (chosen, dice.random_range(0..10)) {
@@ -98,9 +97,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts making changes that `seed` decides.
-    pub fn start(warren: Warren, seed: u64) -> Client {
+    /// Starts making changes that `seed` decides, with `most_tasks` at a time.
+    pub fn start(warren: Warren, seed: u64, most_tasks: usize) -> Client {
         let shared = Arc::<Shared>::default();
+        shared.memory.lock().unwrap().most_tasks = most_tasks;
         let own = Arc::clone(&shared);
         let thread = std::thread::spawn(move || own.make_changes(&warren, StdRng::seed_from_u64(seed)));
         Client { shared, thread }
@@ -109,10 +109,10 @@ impl Client {
     /// Sees, while no change is on its way, that every service is as it may be, and forgets what was possible
     /// and is not so.
     #[track_caller]
-    pub fn assert_kept(&self, world: &World, kill: usize) {
+    pub fn assert_kept(&self, warren: &Warren, kill: usize) {
         self.shared.pause.store(true, Ordering::SeqCst);
         let mut memory = self.shared.memory.lock().unwrap();
-        let found = found(world);
+        let found = found(warren);
         for (name, possible) in &mut memory.services {
             let now = found.get(name).copied().flatten();
             assert!(
@@ -168,8 +168,8 @@ fn ask(warren: &Warren, change: &Change) -> bool {
 
 /// Every service with its replicas, `None` for one that is on its way out.
 #[track_caller]
-fn found(world: &World) -> BTreeMap<String, Option<usize>> {
-    let listed = world.warren().json(&["service", "ls"]);
+fn found(warren: &Warren) -> BTreeMap<String, Option<usize>> {
+    let listed = warren.json(&["service", "ls"]);
     let one = |service: &serde_json::Value| {
         let replicas = service["replicas"]["wanted"].as_u64().unwrap();
         let replicas = usize::try_from(replicas).unwrap();

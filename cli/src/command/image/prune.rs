@@ -1,0 +1,71 @@
+//! `warren image prune`.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::time::Duration;
+
+use super::{answered, told};
+use crate::args::Global;
+use crate::connect::connect;
+use crate::failure::{Exit, Failure};
+use crate::output;
+use crate::view::image::ImageView;
+use crate::view::{about, duration, now};
+
+const WHAT: &str = "no image was removed";
+
+pub async fn run(
+    global: &Global,
+    nodes: Vec<String>,
+    unused_for: Duration,
+    force: bool,
+) -> Result<(), Failure> {
+    if !force && !confirmed(&question(&nodes, unused_for))? {
+        return Err(Failure::new(Exit::Failed, WHAT, "it was not confirmed", "answer y, or give --force"));
+    }
+    let client = connect(global, WHAT).await?;
+    let nodes = client.images().prune(nodes, unused_for).await;
+    let (images, failed) = told(nodes.map_err(|error| crate::failure::of_client(WHAT, error))?);
+    let bytes: u64 = images.iter().map(ImageView::bytes).sum();
+    let count = images.len();
+    eprintln!("{count} {} removed, {}", if count == 1 { "image" } else { "images" }, about(bytes));
+    output::list(global.output, &images, now())?;
+    answered("not every node removed its images", failed)
+}
+
+fn question(nodes: &[String], unused_for: Duration) -> String {
+    let which = match unused_for {
+        Duration::ZERO => "every image that no task uses".to_owned(),
+        unused => format!("every image that no task used for {}", duration(unused)),
+    };
+    let place = if nodes.is_empty() { "all nodes".to_owned() } else { nodes.join(", ") };
+    format!("This removes {which} from {place}. Go on? [y/N] ")
+}
+
+/// Asks whoever sits at the terminal; nobody else is asked.
+fn confirmed(question: &str) -> Result<bool, Failure> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        let why = "it asks first, and standard input is no terminal";
+        return Err(Failure::new(Exit::Usage, WHAT, why, "give --force to go on without being asked"));
+    }
+    eprint!("{question}");
+    // A prompt that cannot be written can still be answered.
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    let failed = |error| Failure::new(Exit::Failed, WHAT, error, "give --force to go on without being asked");
+    stdin.lock().read_line(&mut answer).map_err(failed)?;
+    Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_is_said_before() {
+        let all = "This removes every image that no task uses from all nodes. Go on? [y/N] ";
+        assert_eq!(question(&[], Duration::ZERO), all);
+        let some = "This removes every image that no task used for 1day from n1, n2. Go on? [y/N] ";
+        assert_eq!(question(&["n1".into(), "n2".into()], Duration::from_secs(86_400)), some);
+    }
+}

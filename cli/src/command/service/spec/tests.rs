@@ -1,0 +1,414 @@
+use clap::Parser;
+use serde_json::Value;
+
+use super::*;
+use crate::args::{Cli, Command, Format, ServiceCommand};
+use crate::command::service::environment;
+use crate::view::spec::SpecView;
+
+fn service(line: &[&str]) -> Result<ServiceCommand, String> {
+    let cli = Cli::try_parse_from([&["warren", "service"], line].concat());
+    match cli.map_err(|error| error.to_string())?.command {
+        Command::Service(command) => Ok(command),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The spec that `service create web --image nginx:1.27` makes with more words.
+pub fn created(more: &[&str]) -> Result<ServiceSpec, Violations> {
+    match service(&[&["create", "web", "--image", "nginx:1.27"], more].concat()).unwrap() {
+        ServiceCommand::Create(args) => {
+            let env = environment::read(&args.lists, "x").unwrap();
+            create("web", &args, &env)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn changed(spec: &ServiceSpec, more: &[&str]) -> Result<ServiceSpec, Violations> {
+    match service(&[&["update", "web"], more].concat()).unwrap() {
+        ServiceCommand::Update(args) => {
+            let env = environment::read(&args.added.0, "x").unwrap();
+            change(spec, &args, &env)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+const EVERYTHING: &[&str] = &[
+    "--replicas=2",
+    "--max-per-node=1",
+    "--pull=always",
+    "--label=app=shop",
+    "--env=A=1",
+    "--command=/bin/sh",
+    "--arg",
+    "-c",
+    "--arg=sleep 1",
+    "--workdir=/srv",
+    "--user=www:www",
+    "--hostname=front",
+    "--tty",
+    "--init",
+    "--stop-signal=quit",
+    "--stop-grace=1m",
+    "--cpus=0.5",
+    "--memory=256Mi",
+    "--pids=64",
+    "--reserve-cpus=250m",
+    "--reserve-memory=64Mi",
+    "--shm-size=128Mi",
+    "--oom-score-adj",
+    "-500",
+    "--privileged",
+    "--no-new-privileges",
+    "--seccomp=unconfined",
+    "--read-only",
+    "--restart=on-failure",
+    "--restart-delay=2s",
+    "--restart-max=5",
+    "--restart-window=10m",
+    "--log-max-size=1Mi",
+    "--log-files=2",
+    "--constraint",
+    "node.labels.zone in (a,b)",
+    "-p8080:80",
+    "--publish=127.0.0.1:8443:443",
+    "--host=db:10.0.0.7",
+    "--group=audio",
+    "--tmpfs=/tmp:size=64Mi,mode=700",
+    "--bind=/srv/data:/data:ro,rslave",
+    "--device=/dev/fuse",
+    "--ulimit=nofile=1024:4096",
+    "--sysctl=net.core.somaxconn=1024",
+    "--cap-add=net_admin",
+    "--cap-drop=CAP_MKNOD",
+];
+
+#[test]
+fn every_flag_reaches_the_spec() {
+    let view = SpecView::from(&created(EVERYTHING).unwrap());
+    insta::assert_snapshot!(crate::output::tests::rendered(Format::Yaml, &view), @r#"
+    name: web
+    labels:
+      app: shop
+    mode:
+      replicated:
+        replicas: 2
+    task:
+      image: nginx:1.27
+      pull: always
+      command:
+      - /bin/sh
+      args:
+      - -c
+      - sleep 1
+      env:
+      - name: A
+        value: "1"
+      workdir: /srv
+      user: www:www
+      groups:
+      - audio
+      hostname: front
+      hosts:
+      - name: db
+        address: "10.0.0.7"
+      tty: true
+      init: true
+      stopSignal: SIGQUIT
+      stopGrace: 1m
+      limits:
+        cpu: "0.5"
+        memory: 256MiB
+        pids: 64
+      reservations:
+        cpu: "0.25"
+        memory: 64MiB
+      ulimits:
+      - name: nofile
+        soft: "1024"
+        hard: "4096"
+      sysctls:
+        net.core.somaxconn: "1024"
+      shmSize: 128MiB
+      oomScoreAdj: -500
+      privileged: true
+      capAdd:
+      - NET_ADMIN
+      capDrop:
+      - MKNOD
+      noNewPrivileges: true
+      seccomp: unconfined
+      devices:
+      - source: /dev/fuse
+        target: /dev/fuse
+        access: rwm
+      readOnly: true
+      mounts:
+      - target: /tmp
+        source:
+          tmpfs:
+            size: 64MiB
+            mode: "700"
+            exec: false
+        readOnly: false
+      - target: /data
+        source:
+          bind:
+            path: /srv/data
+            propagation: rslave
+            recursive: true
+        readOnly: true
+      restart:
+        condition: on-failure
+        delay: 2s
+        max: 5
+        window: 10m
+      logs:
+        maxSize: 1MiB
+        maxFiles: 2
+    ports:
+    - hostPort: 8080
+      containerPort: 80
+      protocol: tcp
+      mode: host
+    - hostIp: "127.0.0.1"
+      hostPort: 8443
+      containerPort: 443
+      protocol: tcp
+      mode: host
+    placement:
+      constraints:
+      - node.labels.zone in (a,b)
+      maxPerNode: 1
+    "#);
+}
+
+#[test]
+fn without_flags_everything_is_the_default() {
+    let spec = created(&[]).unwrap();
+    assert_eq!(spec.task, TaskSpec::new("nginx:1.27".parse().unwrap()));
+    assert_eq!((spec.mode, spec.placement), (Mode::Replicated { replicas: 1 }, Placement::default()));
+    assert_eq!(created(&["--mode=global"]).unwrap().mode, Mode::Global);
+}
+
+#[test]
+fn arguments_are_words_none_or_the_images_own() {
+    let args = |more: &[&str]| created(more).unwrap().task.args;
+    assert_eq!(args(&[]), None);
+    assert_eq!(args(&["--", "-c", "sleep 1"]), Some(vec!["-c".to_owned(), "sleep 1".to_owned()]));
+    assert_eq!(args(&["--", ""]), Some(vec![String::new()]));
+    assert_eq!(args(&["--no-args"]), Some(vec![]));
+    assert!(service(&["create", "web", "--image=a", "--no-args", "--arg=b"]).is_err());
+    assert!(service(&["create", "web", "--image=a", "--arg=b", "--", "c"]).is_err());
+}
+
+#[test]
+fn what_is_wrong_has_its_path() {
+    let check = |more: &[&str], wanted: &str| {
+        assert_eq!(created(more).unwrap_err().to_string(), wanted, "{more:?}");
+    };
+    check(&["--replicas", "-1"], "spec.mode.replicated.replicas: -1 is negative; give 0 to 1000000");
+    check(&["--memory=1Mi"], "spec.task.limits.memory: 1MiB is below the runtime's minimum of 6MiB");
+    check(&["--memory="], "--memory: is empty; leave it out for the default");
+    check(&["--arg="], "--arg: is empty; leave it out for the default");
+    let one_per_node = "spec.mode: a global service has one task per node; leave --replicas out";
+    check(&["--mode=global", "--replicas=2"], one_per_node);
+    let wrong =
+        ["-p80:80", "-p80:81", "--label=a=1", "--label=a=2", "-eA=1", "-eA=2", "--tmpfs=/a", "--bind=/b:/a/"];
+    let wrong = created(&wrong).unwrap_err();
+    let paths: Vec<String> = wrong.0.into_iter().map(|v| v.path).collect();
+    let wanted = [
+        "spec.labels[\"a\"]",
+        "spec.task.env[1].name",
+        "spec.task.mounts[1].target",
+        "spec.ports[1].hostPort",
+    ];
+    assert_eq!(paths, wanted);
+}
+
+/// The fields of the spec that an update changed, by path: what they are now.
+#[track_caller]
+fn check(before: &[&str], update: &[&str], wanted: &[(&str, Value)]) {
+    let spec = created(before).unwrap();
+    let new = changed(&spec, update).unwrap();
+    let documents = [&spec, &new].map(|spec| serde_json::to_value(SpecView::from(spec)).unwrap());
+    let mut left = documents[0].clone();
+    for (path, value) in wanted {
+        let found = documents[1].pointer(path).cloned().unwrap_or(Value::Null);
+        assert_eq!(found, *value, "{path}");
+        let (parent, field) = path.rsplit_once('/').unwrap();
+        let parent = left.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+        match value {
+            Value::Null => parent.remove(field),
+            value => parent.insert(field.to_owned(), value.clone()),
+        };
+    }
+    assert_eq!(left, documents[1], "something else is different, too");
+    // The second time there is nothing left to do.
+    assert_eq!(changed(&new, update).unwrap(), new);
+}
+
+#[test]
+fn an_update_changes_what_it_says_and_nothing_else() {
+    use serde_json::json;
+    check(EVERYTHING, &[], &[]);
+    check(EVERYTHING, &["--image=nginx:2"], &[("/task/image", json!("nginx:2"))]);
+    check(EVERYTHING, &["--replicas=7"], &[("/mode/replicated/replicas", json!(7))]);
+    check(EVERYTHING, &["--tty=false"], &[("/task/tty", json!(false))]);
+    check(&[], &["--tty"], &[("/task/tty", json!(true))]);
+    check(EVERYTHING, &["--memory=1Gi"], &[("/task/limits/memory", json!("1GiB"))]);
+    check(EVERYTHING, &["--restart-max=0"], &[("/task/restart/max", json!(0))]);
+    check(EVERYTHING, &["--", "a"], &[("/task/args", json!(["a"]))]);
+    check(EVERYTHING, &["--command=a", "--command="], &[("/task/command", json!(["a", ""]))]);
+}
+
+#[test]
+fn an_empty_value_is_the_default_again() {
+    use serde_json::json;
+    let emptied = [
+        "--max-per-node=",
+        "--pull=",
+        "--command=",
+        "--arg=",
+        "--workdir=",
+        "--user=",
+        "--hostname=",
+        "--tty=false",
+        "--init=false",
+        "--stop-signal=",
+        "--stop-grace=",
+        "--cpus=",
+        "--memory=",
+        "--pids=",
+        "--reserve-cpus=",
+        "--reserve-memory=",
+        "--shm-size=",
+        "--oom-score-adj=",
+        "--privileged=false",
+        "--no-new-privileges=false",
+        "--seccomp=",
+        "--read-only=false",
+        "--restart=",
+        "--restart-delay=",
+        "--restart-max=",
+        "--restart-window=",
+        "--log-max-size=",
+        "--log-files=",
+        "--replicas=1",
+        "--label-rm=app",
+        "--env-rm=A",
+        "--constraint-rm=node.labels.zone in (a, b)",
+        "--publish-rm=8080",
+        "--publish-rm=127.0.0.1:8443:443",
+        "--host-rm=db",
+        "--group-rm=audio",
+        "--mount-rm=/tmp/",
+        "--mount-rm=/data",
+        "--device-rm=/dev/fuse",
+        "--ulimit-rm=nofile",
+        "--sysctl-rm=net.core.somaxconn",
+        "--cap-add=MKNOD",
+        "--cap-drop=NET_ADMIN",
+    ];
+    let spec = changed(&created(EVERYTHING).unwrap(), &emptied).unwrap();
+    assert_eq!(spec, created(&[]).unwrap());
+    check(EVERYTHING, &["--workdir", ""], &[("/task/workdir", json!(null))]);
+    assert!(service(&["update", "web", "--image="]).is_ok());
+    let wrong = changed(&spec, &["--image="]).unwrap_err().to_string();
+    assert!(wrong.starts_with("spec.task.image: \"\" is not an image reference"), "{wrong}");
+}
+
+#[test]
+fn lists_lose_first_and_then_gain_in_place() {
+    use serde_json::json;
+    let env = &["-eA=1", "-eB=2", "-eC=3"];
+    let var = |name: &str, value: &str| json!({"name": name, "value": value});
+    let wanted = json!([var("B", "9"), var("C", "3"), var("D", "4")]);
+    check(env, &["--env-rm=A", "--env-add=D=4", "--env-add=B=9"], &[("/task/env", wanted)]);
+    let wanted = json!([var("B", "2"), var("C", "3"), var("A", "9")]);
+    let moved = changed(&created(env).unwrap(), &["--env-rm=A", "--env-add=A=9"]).unwrap();
+    assert_eq!(serde_json::to_value(SpecView::from(&moved)).unwrap()["task"]["env"], wanted);
+    check(env, &["--env-rm=X"], &[]);
+    check(env, &["--env-rm=A", "--env-rm=B", "--env-rm=C"], &[("/task/env", json!(null))]);
+    let labels = json!({"a": "2", "b": "1"});
+    check(&["--label=a=1"], &["--label-add=a=2", "--label-add=b=1"], &[("/labels", labels)]);
+    check(&["--group=a"], &["--group-add=a"], &[]);
+    check(
+        &["--ulimit=nofile=1"],
+        &["--ulimit-add=nofile=2"],
+        &[("/task/ulimits", json!([{"name": "nofile", "soft": "2", "hard": "2"}]))],
+    );
+    let hosts = &["--host=db:10.0.0.1", "--host=db:10.0.0.2"];
+    let one = json!([{"name": "db", "address": "10.0.0.2"}]);
+    check(hosts, &["--host-rm=db:10.0.0.1"], &[("/task/hosts", one)]);
+    let mounted = |spec: &ServiceSpec| spec.task.mounts.iter().map(|m| m.target.clone()).collect::<Vec<_>>();
+    let spec = created(&["--tmpfs=/a", "--bind=/x:/b"]).unwrap();
+    let spec = changed(&spec, &["--bind-add=/y:/a", "--tmpfs-add=/c"]).unwrap();
+    assert_eq!(mounted(&spec), ["/a", "/b", "/c"]);
+    assert!(matches!(spec.task.mounts[0].source, warren_types::MountSource::Bind { .. }));
+}
+
+#[test]
+fn ports_are_replaced_by_taking_away_and_adding() {
+    let spec = created(&["-p8080:80"]).unwrap();
+    let wrong = changed(&spec, &["--publish-add=8080:81"]).unwrap_err().to_string();
+    assert_eq!(wrong, "spec.ports[1].hostPort: host port 8080 is already published by ports[0]");
+    let moved = changed(&spec, &["--publish-rm=8080", "--publish-add=8080:81"]).unwrap();
+    assert_eq!(moved.ports[0].to_string(), "8080->81/tcp");
+    assert_eq!(changed(&spec, &["--publish-add=8080:80"]).unwrap(), spec);
+}
+
+#[test]
+fn capabilities_go_back_to_the_default_before_they_go_further() {
+    let names = |spec: &ServiceSpec| {
+        let text = |list: &[Capability]| list.iter().map(|c| c.as_str()).collect::<Vec<_>>().join(",");
+        (text(&spec.task.cap_add), text(&spec.task.cap_drop))
+    };
+    let check = |before: &[&str], update: &[&str], add: &str, drop: &str| {
+        let new = changed(&created(before).unwrap(), update).unwrap();
+        assert_eq!(names(&new), (add.to_owned(), drop.to_owned()), "{before:?} {update:?}");
+    };
+    check(&[], &["--cap-add=KILL"], "KILL", "");
+    check(&["--cap-drop=KILL"], &["--cap-add=KILL"], "", "");
+    check(&["--cap-add=KILL"], &["--cap-add=KILL"], "KILL", "");
+    check(&["--cap-add=KILL"], &["--cap-drop=KILL"], "", "");
+    check(&["--cap-drop=ALL"], &["--cap-add=CHOWN"], "CHOWN", "ALL");
+    let wrong = changed(&created(&[]).unwrap(), &["--cap-add=KILL", "--cap-drop=KILL"]).unwrap_err();
+    assert_eq!(wrong.0[0].path, "spec.task.capAdd");
+}
+
+#[test]
+fn an_update_that_makes_no_sense_is_refused() {
+    let refused = |before: &[&str], update: &[&str], wanted: &str| {
+        let wrong = changed(&created(before).unwrap(), update).unwrap_err().to_string();
+        assert!(wrong.contains(wanted), "{wrong}");
+    };
+    refused(&["--mode=global"], &["--replicas=2"], "spec.mode: a global service has one task per node");
+    refused(&[], &["--env-add=A=1", "--env-add=A=2"], "spec.task.env[1].name: A is given twice");
+    refused(&[], &["--label-add=a=1", "--label-add=a=2"], "spec.labels[\"a\"]: is given twice");
+    refused(&["--memory=64Mi"], &["--reserve-memory=65Mi"], "spec.task.reservations.memory: is more than");
+    // What kind of service it is, and what it is called, stays.
+    assert!(service(&["update", "web", "--mode=global"]).is_err());
+    assert!(service(&["update", "web", "--name=other"]).is_err());
+    for flag in ["--env=A=1", "-eA=1", "-p80:80", "--mount-add=/a"] {
+        assert!(service(&["update", "web", flag]).is_err(), "{flag}");
+    }
+}
+
+#[test]
+fn an_update_has_every_flag_of_a_create() {
+    use clap::CommandFactory;
+    let root = Cli::command();
+    let flags = |verb: &str| {
+        let verb = root.find_subcommand("service").unwrap().find_subcommand(verb).unwrap();
+        verb.get_arguments().filter_map(|flag| flag.get_long()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let update = flags("update");
+    let has = |flag: &str| update.contains(&flag.to_owned());
+    for flag in flags("create").iter().filter(|flag| !["name", "mode"].contains(&flag.as_str())) {
+        assert!(has(flag) || has(&format!("{flag}-add")), "{flag}");
+    }
+    assert!(has("env-file") && has("env-add") && !has("env") && has("cap-drop"));
+}

@@ -1,0 +1,152 @@
+//! One version of what a service's tasks run.
+
+use serde::Serialize;
+use serde_json::Value;
+use warren_proto::v1;
+use warren_types::{Placement, PublishedPort, TaskSpec, Timestamp, Violation, Violations};
+
+use super::spec::{PlacementView, PortView, TaskSpecView};
+use super::{Time, age, difference, given, short_digest, unreadable};
+use crate::failure::Failure;
+use crate::output::{Column, Row, column};
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RevisionView {
+    number: u64,
+    created_at: Time,
+    current: bool,
+    running: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    /// In words, against the one before; left out where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changes: Option<Vec<String>>,
+    #[serde(skip)]
+    image: String,
+    task: TaskSpecView,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ports: Vec<PortView>,
+    #[serde(skip_serializing_if = "PlacementView::is_empty")]
+    placement: PlacementView,
+}
+
+impl RevisionView {
+    /// All revisions of a service, newest first as they come.
+    pub fn all(wire: Vec<v1::Revision>) -> Result<Vec<Self>, Failure> {
+        let views = wire.into_iter().map(parse).collect::<Result<Vec<_>, _>>();
+        let mut views = views.map_err(unreadable("the history"))?;
+        let documents: Vec<Value> = views.iter().map(RevisionView::what_runs).collect();
+        for (i, view) in views.iter_mut().enumerate() {
+            view.changes = documents.get(i + 1).map(|before| difference::words(before, &documents[i]));
+        }
+        Ok(views)
+    }
+
+    /// Only what can be different about tasks.
+    fn what_runs(&self) -> Value {
+        let mut document = serde_json::to_value(&self.task).unwrap_or_default();
+        document["ports"] = serde_json::to_value(&self.ports).unwrap_or_default();
+        document["placement"] = serde_json::to_value(&self.placement).unwrap_or_default();
+        document
+    }
+
+    fn changed(&self) -> String {
+        match &self.changes {
+            Some(changes) if changes.is_empty() => "nothing (--force)".to_owned(),
+            Some(changes) => changes.join(", "),
+            None => String::new(),
+        }
+    }
+}
+
+fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
+    let v1::Revision { number, created_at, task, ports, placement, digest, current, running } = wire;
+    let under = |field: &'static str| {
+        move |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.under(field)).collect())
+    };
+    let task = task.ok_or_else(|| Violation::new("task", "is missing"))?;
+    let task = TaskSpec::try_from(task).map_err(under("task"))?;
+    let ports = ports.into_iter().map(|port| PublishedPort::try_from(port).map(|port| (&port).into()));
+    let placement = Placement::try_from(placement.unwrap_or_default()).map_err(under("placement"))?;
+    Ok(RevisionView {
+        number,
+        created_at: Time::new(created_at),
+        current,
+        running,
+        digest: given(digest),
+        changes: None,
+        image: task.image.to_string(),
+        task: (&task).into(),
+        ports: ports.collect::<Result<_, _>>().map_err(under("ports"))?,
+        placement: (&placement).into(),
+    })
+}
+
+impl Row for RevisionView {
+    const COLUMNS: &'static [Column] = &[
+        column("REVISION"),
+        column("WHEN"),
+        column("IMAGE"),
+        column("DIGEST"),
+        column("RUNNING"),
+        column("CHANGED"),
+    ];
+
+    fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
+        let digest = self.digest.clone().unwrap_or_default();
+        vec![
+            format!("{}{}", self.number, if self.current { " (current)" } else { "" }),
+            format!("{} ago", age(self.created_at.0, now)),
+            self.image.clone(),
+            if wide { digest } else { short_digest(&digest) },
+            self.running.to_string(),
+            self.changed(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Format;
+    use crate::output::tests::{rendered, shown};
+
+    fn wire(number: u64, image: &str) -> v1::Revision {
+        let task = v1::TaskSpec { image: image.into(), ..Default::default() };
+        v1::Revision { number, created_at: number * 1000, task: Some(task), ..Default::default() }
+    }
+
+    #[test]
+    fn revisions_say_what_they_changed() {
+        let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
+        let mut newest = v1::Revision { current: true, running: 2, digest, ..wire(4, "nginx:2") };
+        newest.placement =
+            Some(v1::Placement { constraints: vec!["node.name == a".into()], max_per_node: None });
+        let mut third = wire(3, "nginx:2");
+        let var = |name: &str| v1::EnvVar { name: name.into(), value: "secret".into() };
+        third.task.as_mut().unwrap().env = vec![var("A")];
+        newest.task.as_mut().unwrap().env = vec![var("B")];
+        let forced = v1::Revision { number: 2, ..wire(1, "nginx:1") };
+        let views = RevisionView::all(vec![newest, third, forced, wire(1, "nginx:1")]).unwrap();
+        insta::assert_snapshot!(shown(&views, false, Timestamp(10_000)), @r"
+        REVISION      WHEN     IMAGE     DIGEST         RUNNING   CHANGED
+        4 (current)   6s ago   nginx:2   0123456789ab   2         env +B -A, placement.constraints +node.name == a
+        3             7s ago   nginx:2                  0         env +A, image nginx:1 -> nginx:2
+        2             9s ago   nginx:1                  0         nothing (--force)
+        1             9s ago   nginx:1                  0
+        ");
+        let documents: serde_json::Value = serde_json::from_str(&rendered(Format::Json, &views)).unwrap();
+        assert_eq!(documents[1]["changes"], serde_json::json!(["env +A", "image nginx:1 -> nginx:2"]));
+        assert_eq!(documents[3].get("changes"), None);
+        assert_eq!(documents[0]["task"]["image"], "nginx:2");
+    }
+
+    #[test]
+    fn a_revision_of_a_later_version_is_not_misread() {
+        let mut later = wire(1, "nginx:1");
+        later.task.as_mut().unwrap().pull = 9;
+        let failure = RevisionView::all(vec![later]).unwrap_err().to_string();
+        assert!(failure.contains("task.pull: value 9 is not known to this version"), "{failure}");
+    }
+}

@@ -1,0 +1,43 @@
+//! The cluster as a whole.
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Request, Response, Status};
+use warren_proto::v1;
+use warren_proto::v1::watch_event::Change;
+
+use super::{Api, Stream};
+
+#[tonic::async_trait]
+impl v1::cluster_server::Cluster for Api {
+    type WatchStream = Stream<v1::WatchEvent>;
+
+    async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut state = self.0.lock().unwrap();
+        let start = v1::WatchEvent { index: state.index, change: Some(Change::Resync(v1::Resync {})) };
+        sender.send(Ok(start)).unwrap();
+        state.watchers.push(sender);
+        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(receiver))))
+    }
+
+    async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
+        let info =
+            v1::InfoResponse { cluster_id: "c1".into(), ca_digest: "ab".repeat(32), ..Default::default() };
+        Ok(Response::new(info))
+    }
+
+    async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
+        let named = |name: &str, node: &str| {
+            let (name, node) = (name.to_owned(), node.to_owned());
+            v1::Loop { name, node, ..Default::default() }
+        };
+        let loops = vec![
+            named("planner", ""),
+            named("liveness", ""),
+            named("garbage", "node-1"),
+            named("garbage", "node-2"),
+        ];
+        Ok(Response::new(v1::LoopsResponse { loops }))
+    }
+}

@@ -1,0 +1,71 @@
+//! `warren image ...`
+
+use serde_json::Value;
+
+use crate::person::Person;
+
+const IMPORTED: &str = "IMAGE   NODE     SIZE   DIGEST\nweb:1   node-1   4B     sha256:1\n";
+
+#[test]
+fn images_are_imported_from_files_and_from_standard_input() {
+    let person = Person::new();
+    let file = person.path("web.tar");
+    std::fs::write(&file, "good").unwrap();
+    let file = file.to_str().unwrap();
+    for _ in 0..2 {
+        assert_eq!(person.ok(&["image", "import", file]), IMPORTED);
+    }
+    let ran = person.warren_with(&["image", "import", "-"], b"good");
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, IMPORTED), "{ran:?}");
+    let ran = person.warren_with(&["image", "import", "-"], b"bad");
+    assert!(ran.code == 1 && ran.stderr.contains("node-1: this is no image archive"), "{ran:?}");
+    let said = person.fails(1, &["image", "import", file, "--node", "node-1", "--node", "full"]);
+    assert!(said.contains("why: full: the disk is full\n"), "{said}");
+    let said = person.fails(3, &["image", "import", "/nowhere/web.tar"]);
+    assert!(said.contains("/nowhere/web.tar: there is no such file"), "{said}");
+    person.fails(2, &["image", "import", person.path("").to_str().unwrap()]);
+}
+
+#[test]
+fn images_are_pulled_with_progress() {
+    let person = Person::new();
+    let ran = person.warren(&["image", "pull", "web:1"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, IMPORTED), "{ran:?}");
+    assert_eq!(ran.stderr, "node-1: 1 of 2 layers, 2 of 4 B\npulling web:1\n");
+    assert!(person.ok(&["image", "pull", "web:1", "--always"]).contains("sha256:2"));
+    let said = person.fails(1, &["image", "pull", "web:1", "--node=node-1", "--node=full"]);
+    assert!(
+        said.contains("error: the image web:1 was not pulled\n  why: full: the disk is full\n"),
+        "{said}"
+    );
+    person.fails(2, &["image", "pull"]);
+    let said = person.fails(2, &["image", "pull", "Not an image!"]);
+    assert!(said.contains("is not an image reference"), "{said}");
+}
+
+#[test]
+fn images_are_listed_and_a_node_that_does_not_answer_is_told() {
+    let person = Person::new();
+    let wanted =
+        "IMAGE   NODE     SIZE   TASKS   LAST USED   DIGEST\nweb:1   node-1   4B     2       never       1\n";
+    assert_eq!(person.ok(&["image", "ls"]), wanted);
+    let ran = person.warren(&["image", "ls", "--node=node-1", "--node=away", "-o", "json"]);
+    let shown: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((ran.code, &shown[0]["node"]), (1, &"node-1".into()), "{ran:?}");
+    assert!(ran.stderr.contains("why: away: it did not answer in time\n"), "{ran:?}");
+}
+
+#[test]
+fn images_are_only_removed_when_somebody_says_so() {
+    let person = Person::new();
+    let said = person.fails(2, &["image", "prune"]);
+    assert!(said.contains("why: it asks first, and standard input is no terminal\n"), "{said}");
+    assert!(person.manager.prunes_asked().is_empty());
+    let ran = person.warren(&["image", "prune", "-y", "--node=node-1", "--unused-for=24h"]);
+    assert!(ran.code == 0 && ran.stderr == "1 image removed, 4B\n", "{ran:?}");
+    let asked = person.manager.prunes_asked();
+    assert_eq!((asked[0].unused_for_ms, asked[0].nodes.as_slice()), (86_400_000, &["node-1".to_owned()][..]));
+    let ran = person.warren(&["image", "prune", "--force", "--node=away"]);
+    assert!(ran.code == 1 && ran.stderr.contains("not every node removed its images"), "{ran:?}");
+    person.fails(2, &["image", "prune", "--force", "--unused-for=x"]);
+}

@@ -1,0 +1,75 @@
+//! `warren node ...`
+
+use serde_json::{Value, json};
+
+use crate::person::Person;
+
+fn with_tasks() -> Person {
+    let person = Person::new();
+    person.ok(&["service", "create", "web", "--image=runs", "--replicas=3"]);
+    person
+}
+
+fn inspect(person: &Person, name: &str) -> Value {
+    serde_json::from_str(&person.ok(&["node", "inspect", name, "-o", "json"])).unwrap()
+}
+
+#[test]
+fn labels_are_set_and_taken_away() {
+    let person = Person::new();
+    for _ in 0..2 {
+        let ran = person.warren(&["node", "update", "node-1", "--label-add=zone=a", "--label-add=ssd=yes"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, "node-1\n"), "{ran:?}");
+        assert_eq!(inspect(&person, "node-1")["labels"], json!({"ssd": "yes", "zone": "a"}));
+    }
+    let ran =
+        person.warren(&["node", "update", "node-1", "--label-rm=ssd", "--availability=pause", "-o", "json"]);
+    let shown: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((&shown["labels"], &shown["availability"]), (&json!({"zone": "a"}), &json!("pause")));
+    assert!(person.ok(&["node", "ls"]).contains("pause"));
+    person.fails(3, &["node", "update", "nobody", "--label-add=a=b"]);
+    for wrong in [
+        &["node", "update", "node-1"][..],
+        &["node", "update", "node-1", "--label-add=a"],
+        &["node", "update", "node-1", "--availability=gone"],
+        &["node", "update", "node-1", "--label-add=a=1", "--label-add=a=2"],
+    ] {
+        person.fails(2, wrong);
+    }
+    let said = person.fails(2, &["node", "update", "node-1", "--label-add=a=1", "--label-rm=a"]);
+    assert!(said.contains("labels[\"a\"]: is to be added and to be removed"), "{said}");
+}
+
+#[test]
+fn draining_waits_until_nothing_is_left() {
+    let person = with_tasks();
+    assert_eq!(person.ok(&["node", "ps", "node-1"]).lines().count(), 2);
+    for _ in 0..2 {
+        let ran = person.warren(&["node", "drain", "node-1"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, "node-1\n"), "{ran:?}");
+        assert_eq!(ran.stderr, "node node-1 updated\nnode node-1: no tasks left\n");
+    }
+    assert_eq!(person.ok(&["node", "ps", "node-1", "-o", "json"]), "[]\n");
+    assert_eq!(inspect(&person, "node-1")["availability"], "drain");
+
+    let said = person.fails(7, &["node", "update", "stuck", "--availability=drain", "--timeout=500ms"]);
+    assert!(said.contains("node stuck: 1 task left\n"), "{said}");
+    assert!(
+        said.contains("error: node stuck still has tasks after 500ms\n  why: web.3: RUNNING on stuck"),
+        "{said}"
+    );
+    person.ok(&["node", "drain", "stuck", "--detach"]);
+    let said = person.fails(2, &["node", "drain", "stuck", "--deadline=5m"]);
+    assert!(said.starts_with("error: --deadline of `warren node drain` is not supported"), "{said}");
+}
+
+#[test]
+fn a_node_in_use_is_only_removed_by_force() {
+    let person = with_tasks();
+    let said = person.fails(4, &["node", "rm", "node-1"]);
+    assert!(said.contains("why: node-1 is up and runs 1 tasks"), "{said}");
+    assert_eq!(person.ok(&["node", "rm", "--force", "node-1", "stuck"]), "node-1\nstuck\n");
+    person.fails(3, &["node", "rm", "node-1"]);
+    person.fails(3, &["node", "ps", "node-1"]);
+    person.fails(2, &["node", "rm"]);
+}

@@ -1,0 +1,201 @@
+//! `warren service update`, `rollback` and `history`: what is sent, what is waited for, how it ends.
+
+use serde_json::{Value, json};
+
+use crate::person::Person;
+
+fn with_web(image: &str) -> Person {
+    let person = Person::new();
+    person.ok(&["service", "create", "web", "--image", image, "--replicas=2", "--env=A=1", "--memory=64Mi"]);
+    person
+}
+
+fn inspect(person: &Person, name: &str) -> Value {
+    serde_json::from_str(&person.ok(&["service", "inspect", name, "-o", "json"])).unwrap()
+}
+
+#[test]
+fn an_update_is_sent_waited_for_and_shown() {
+    let person = with_web("runs");
+    let update = ["service", "update", "web", "--image=new", "--env-add=B=2", "--env-rm=A", "--memory="];
+    let ran = person.warren(&update);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.stderr, "service web updated: revision 2\nservice web: 2 of 2 updated\n");
+    assert_eq!(ran.stdout.trim().len(), 25);
+    let shown = inspect(&person, "web");
+    assert_eq!(shown["spec"]["task"]["image"], "new");
+    assert_eq!(shown["spec"]["task"]["env"], json!([{"name": "B", "value": "2"}]));
+    assert_eq!(shown["spec"]["task"].get("limits"), None);
+    assert_eq!((&shown["revision"], &shown["rollout"]["updated"]), (&json!(2), &json!(2)));
+
+    // The second time there is nothing to do, unless somebody insists.
+    let ran = person.warren(&update);
+    let like_that = "service web is like that already (--force makes new tasks)\n";
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, like_that), "{ran:?}");
+    let ran = person.warren(&["service", "update", "web", "--force", "-o", "json"]);
+    let shown: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(shown["revision"], 3, "{ran:?}");
+}
+
+#[test]
+fn an_update_that_stops_says_why_and_what_to_do() {
+    let person = with_web("runs");
+    let said = person.fails(1, &["service", "update", "web", "--image=fails"]);
+    let end = "error: the tasks of service web do not run revision 2
+  why: web.1 failed: exited with 1; go back with `warren service rollback web`
+  try: look further with `warren service ps web` and `warren task inspect TASK`
+";
+    assert!(said.ends_with(end), "{said}");
+    assert!(person.ok(&["service", "ls"]).contains("stopped at 0/2: web.1 failed: exited with 1"));
+    let ran = person.warren(&["service", "rollback", "web"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stderr.starts_with("service web rolled back: revision 3\n"), "{ran:?}");
+    assert_eq!(inspect(&person, "web")["spec"]["task"]["image"], "runs");
+}
+
+#[test]
+fn waiting_for_an_update_has_an_end_and_can_be_left_out() {
+    let person = with_web("runs");
+    let said = person.fails(7, &["service", "update", "web", "--image=slow", "--timeout=500ms"]);
+    assert!(said.contains("\nservice web: 0 of 2 updated\n"), "{said}");
+    assert!(said.contains("error: the tasks of service web do not run revision 2 after 500ms\n"), "{said}");
+    assert!(said.contains("why: update: web.1 pulls slow\n"), "{said}");
+    person.ok(&["service", "update", "web", "--image=slow", "--force", "--detach"]);
+    assert!(person.ok(&["service", "ls"]).contains("0/2: web.1 pulls slow"));
+}
+
+#[test]
+fn who_was_slower_is_told_so() {
+    let person = Person::new();
+    person.ok(&["service", "create", "contested", "--image=runs", "--detach"]);
+    for change in
+        [&["service", "update", "contested", "--tty"][..], &["service", "rollback", "contested", "--to=1"]]
+    {
+        let said = person.fails(4, change);
+        assert!(said.contains("why: it was changed: version"), "{said}");
+        let hint = "try: look at it with `warren service inspect contested`, then try again\n";
+        assert!(said.ends_with(hint), "{said}");
+    }
+}
+
+#[test]
+fn an_update_that_makes_no_sense_is_not_sent() {
+    let person = with_web("runs");
+    let said =
+        person.fails(2, &["service", "update", "web", "--memory=1Mi", "--label-add=a=1", "--label-add=a=2"]);
+    assert!(
+        said.contains("\n  why: 2 fields are wrong\n       spec.labels[\"a\"]: is given twice\n"),
+        "{said}"
+    );
+    assert!(said.contains("spec.task.limits.memory: 1MiB is below"), "{said}");
+    person.fails(3, &["service", "update", "nobody", "--tty"]);
+    person.fails(3, &["service", "update", "web", "--env-file=/nowhere/env"]);
+    for wrong in
+        ["--replicas=x", "--ulimit-add=files=1", "--constraint-add=node.x==1", "--mode=global", "--env=A=1"]
+    {
+        person.fails(2, &["service", "update", "web", wrong]);
+    }
+    let said = person.fails(2, &["service", "update", "web", "--update-parallelism=2"]);
+    let wanted = "error: --update-parallelism of `warren service update` is not supported by this version\n";
+    assert!(said.starts_with(wanted), "{said}");
+    assert_eq!(inspect(&person, "web")["revision"], 1);
+}
+
+#[test]
+fn the_history_says_what_each_revision_changed() {
+    let person = with_web("runs");
+    person.ok(&[
+        "service",
+        "update",
+        "web",
+        "--image=new",
+        "--env-add=B=2",
+        "--constraint-add=node.name != x",
+    ]);
+    person.ok(&["service", "rollback", "web", "--to", "1"]);
+    let listed = person.ok(&["service", "history", "web"]);
+    let rows: Vec<&str> = listed.lines().collect();
+    assert!(rows[0].starts_with("REVISION"), "{listed}");
+    assert!(rows[1].starts_with("3 (current)"), "{listed}");
+    let back = "env -B, image new -> runs, placement.constraints -node.name != x";
+    let there = "env +B, image runs -> new, placement.constraints +node.name != x";
+    assert!(rows[1].ends_with(back) && rows[2].ends_with(there), "{listed}");
+    let shown: Value =
+        serde_json::from_str(&person.ok(&["service", "history", "web", "-o", "json"])).unwrap();
+    assert_eq!((&shown[2]["number"], &shown[1]["changes"][0]), (&json!(1), &json!("env +B")));
+    person.fails(3, &["service", "history", "nobody"]);
+    person.fails(3, &["service", "rollback", "web", "--to", "99"]);
+    person.fails(2, &["service", "rollback", "web", "--to", "x"]);
+}
+
+#[test]
+fn a_global_service_runs_on_every_node() {
+    let person = Person::new();
+    let ran = person.warren(&["service", "create", "agent", "--image=runs", "--mode=global"]);
+    assert!(ran.code == 0 && ran.stderr.ends_with("service agent: 3 of 3 ready\n"), "{ran:?}");
+    let listed = person.ok(&["service", "ls"]);
+    let row: Vec<&str> = listed.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..3], ["agent", "global", "0/3"], "{listed}");
+    let said = person.fails(2, &["service", "update", "agent", "--replicas=2"]);
+    assert!(said.contains("spec.mode: a global service has one task per node"), "{said}");
+}
+
+/// Through the program, the wire and the manager.
+#[test]
+fn every_kind_of_field_arrives() {
+    let person = Person::new();
+    let create = [
+        "service",
+        "create",
+        "web",
+        "--image=runs",
+        "--detach",
+        "--pull=never",
+        "--workdir=/srv",
+        "--user=www",
+        "--hostname=front",
+        "--host=db:10.0.0.7",
+        "--group=audio",
+        "--tty",
+        "--init",
+        "--read-only",
+        "--stop-signal=QUIT",
+        "--pids=9",
+        "--device=/dev/fuse:r",
+        "--ulimit=nofile=1:2",
+        "--shm-size=1Mi",
+        "--sysctl=net.core.somaxconn=9",
+        "--oom-score-adj=-5",
+        "--cap-add=KILL",
+        "--cap-drop=ALL",
+        "--privileged",
+        "--no-new-privileges",
+        "--seccomp=unconfined",
+        "--tmpfs=/a:exec",
+        "--bind=/b:/c:ro",
+        "--restart=none",
+        "--log-files=2",
+        "--constraint=node.role == worker",
+        "--max-per-node=1",
+    ];
+    person.ok(&create);
+    let shown = inspect(&person, "web");
+    let task = &shown["spec"]["task"];
+    let flat = json!({
+        "pull": "never", "workdir": "/srv", "user": "www", "hostname": "front", "tty": true, "init": true,
+        "readOnly": true, "stopSignal": "SIGQUIT", "shmSize": "1MiB", "oomScoreAdj": -5, "privileged": true,
+        "noNewPrivileges": true, "seccomp": "unconfined", "groups": ["audio"], "capAdd": ["KILL"],
+        "capDrop": ["ALL"], "sysctls": {"net.core.somaxconn": "9"}, "limits": {"pids": 9},
+    });
+    for (field, wanted) in flat.as_object().unwrap() {
+        assert_eq!(task[field], *wanted, "{field}");
+    }
+    assert_eq!(task["hosts"][0]["address"], "10.0.0.7");
+    assert_eq!(task["devices"][0]["access"], "r");
+    assert_eq!(task["ulimits"][0]["hard"], "2");
+    assert_eq!(task["mounts"][0]["source"]["tmpfs"]["exec"], true);
+    assert_eq!(task["mounts"][1]["source"]["bind"]["path"], "/b");
+    assert_eq!((&task["restart"]["condition"], &task["logs"]["maxFiles"]), (&json!("none"), &json!(2)));
+    let placement = json!({"constraints": ["node.role == worker"], "maxPerNode": 1});
+    assert_eq!(shown["spec"]["placement"], placement);
+}

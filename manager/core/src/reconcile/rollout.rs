@@ -1,0 +1,82 @@
+//! How far an update is, for people.
+
+use warren_types::{Mode, Service, ServiceId, Task, TaskState};
+
+use crate::reason;
+use crate::state::{State, same_shape};
+
+/// How far a service is on its way to its current revision.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rollout {
+    /// Of the wanted tasks, those that need not be replaced because of an update.
+    pub updated: u32,
+    /// Wanted tasks.
+    pub total: u32,
+    /// Why it does not go on before somebody changes the service, in words that say what to do.
+    pub stopped: Option<String>,
+    /// What it waits for.
+    pub waiting: Option<String>,
+}
+
+/// How far the service's update is. Nothing for a service that does not exist.
+pub fn rollout(state: &State, id: &ServiceId) -> Rollout {
+    let Some(service) = state.service(id) else { return Rollout::default() };
+    let behind: u32 = outdated_revisions(state, service).map(|revision| live(state, service, revision)).sum();
+    let total = state.wanted(service);
+    let updated = total.saturating_sub(behind);
+    if behind == 0 || service.removing {
+        return Rollout { updated, total, stopped: None, waiting: None };
+    }
+    let stopped = failure(state, service).map(|task| stopped(state, service, task));
+    let waiting = if stopped.is_none() { Some(waiting(state, service, behind)) } else { None };
+    Rollout { updated, total, stopped, waiting }
+}
+
+/// Numbers of the revisions, oldest first, that live tasks have and that the current one makes outdated.
+pub(super) fn outdated_revisions<'a>(
+    state: &'a State,
+    service: &'a Service,
+) -> impl Iterator<Item = u64> + use<'a> {
+    let outdated = service.history.iter().filter(|known| !same_shape(known, &service.revision));
+    outdated.map(|known| known.number).filter(|number| live(state, service, *number) > 0)
+}
+
+fn live(state: &State, service: &Service, revision: u64) -> u32 {
+    state.index().revisions.get(&(service.id, revision)).map_or(0, |users| users.live)
+}
+
+/// The first task of the current revision that failed.
+pub(super) fn failure<'a>(state: &'a State, service: &Service) -> Option<&'a Task> {
+    let failed = |task: &&Task| {
+        task.revision.number == service.revision.number
+            && matches!(task.observed.state, TaskState::Failed | TaskState::Rejected)
+    };
+    state.unsettled_of(&service.id).map(AsRef::as_ref).find(failed)
+}
+
+fn stopped(state: &State, service: &Service, task: &Task) -> String {
+    let (name, slot) = (&service.spec.name, task.slot);
+    let what = if task.observed.state == TaskState::Rejected { "was rejected" } else { "failed" };
+    let why = reason(state, None, task, state.clock());
+    format!(
+        "{name}.{slot} {what}: {why}; the update stopped: fix it with `warren service update {name}`, or go back \
+         with `warren service rollback {name}`"
+    )
+}
+
+fn waiting(state: &State, service: &Service, behind: u32) -> String {
+    let (id, name) = (service.id, &service.spec.name);
+    let pairs = state.index().paired.range((id, 0)..=(id, u32::MAX));
+    let newer = pairs.filter_map(|(_, slot)| state.live_tasks(&id, *slot).nth(1));
+    let next = newer.into_iter().find(|task| task.revision.number == service.revision.number);
+    match next {
+        Some(task) => match reason(state, None, task, state.clock()) {
+            why if why.is_empty() => format!("{name}.{} runs, and takes over", task.slot),
+            why => format!("the new task of {name}.{} {why}", task.slot),
+        },
+        None if service.spec.mode == Mode::Global => {
+            format!("{behind} tasks of earlier revisions may be on nodes that are paused or down")
+        }
+        None => format!("{behind} tasks of earlier revisions are still to be replaced"),
+    }
+}

@@ -1,0 +1,90 @@
+//! Commands on join tokens, and joining with one.
+
+use std::sync::Arc;
+
+use warren_types::{NodeDescription, NodeId, NodeName, Token, TokenHash, TokenId, Violation};
+
+use super::{Entry, node};
+use crate::state::tokens::forgotten_at;
+use crate::state::{Answer, Change, Kind, MAX_TOKENS, Refusal, State, digest};
+
+pub(super) fn create(state: &mut State, entry: &mut Entry, token: Token) -> Result<Answer, Refusal> {
+    let id = token.id;
+    let taken = || Refusal::AlreadyExists { kind: Kind::Token, name: id.to_string() };
+    if let Some(known) = state.tokens.get(&id) {
+        let wanted = |token: &Token| (token.role, token.hash, token.expires_at, token.max_uses);
+        let same = wanted(known) == wanted(&token);
+        return same.then_some(Answer::Token { id, version: known.version }).ok_or_else(taken);
+    }
+    if state.index.token_hashes.contains_key(&token.hash) {
+        return Err(taken());
+    }
+    let invalid = |path, message| Err(Refusal::Invalid(Violation::new(path, message).into()));
+    if token.max_uses == Some(0) {
+        return invalid("maxUses", "0 lets no machine join; leave it out for any number");
+    }
+    if token.is_expired(entry.now) {
+        return invalid("expiresAt", "lies in the past; give a time to come, or none");
+    }
+    if state.tokens.len() >= MAX_TOKENS {
+        return Err(Refusal::TooManyTokens { found: u32::try_from(state.tokens.len()).unwrap_or(u32::MAX) });
+    }
+    let version = token.version;
+    state.index.token_hashes.insert(token.hash, id);
+    state.sum.add(digest::token(&token));
+    state.tokens.insert(id, Arc::new(token));
+    entry.changes.push(Change::Token(id));
+    Ok(Answer::Token { id, version })
+}
+
+pub(super) fn remove(state: &mut State, entry: &mut Entry, id: TokenId) -> Answer {
+    if let Some(token) = state.tokens.remove(&id) {
+        state.index.token_hashes.remove(&token.hash);
+        state.sum.remove(digest::token(&token));
+        entry.changes.push(Change::Token(id));
+    }
+    Answer::Done
+}
+
+/// Forgets those that expired a while ago.
+pub(super) fn delete(state: &mut State, entry: &mut Entry, tokens: &[TokenId]) -> Answer {
+    for id in tokens.iter().copied() {
+        let over = state.tokens.get(&id).and_then(|token| forgotten_at(token));
+        if over.is_some_and(|time| time <= entry.now) {
+            remove(state, entry, id);
+        }
+    }
+    Answer::Done
+}
+
+/// A machine that joined with the token and does not know that it did may say so again, as long as the token is
+/// there and has not expired: only a machine that is new counts as a use.
+pub(super) fn join(
+    state: &mut State,
+    entry: &mut Entry,
+    hash: TokenHash,
+    id: NodeId,
+    name: &NodeName,
+    description: &NodeDescription,
+) -> Result<Answer, Refusal> {
+    let token = state.index.token_hashes.get(&hash).and_then(|id| state.tokens.get(id));
+    let Token { id: token, role, uses, .. } = **token.ok_or(Refusal::TokenUnknown)?;
+    let known = state.nodes.contains_key(&id);
+    let held = state.tokens.get(&token).ok_or(Refusal::TokenUnknown)?;
+    if held.is_expired(entry.now) {
+        return Err(Refusal::TokenExpired);
+    }
+    if !known && held.is_used_up() {
+        return Err(Refusal::TokenUsedUp { uses });
+    }
+    let answer = node::register(state, entry, id, name, role, description)?;
+    if let Some(shared) = state.tokens.get_mut(&token).filter(|_| !known) {
+        state.sum.remove(digest::token(shared));
+        let held = Arc::make_mut(shared);
+        held.uses = uses.saturating_add(1);
+        held.version = entry.index;
+        state.sum.add(digest::token(held));
+        entry.changes.push(Change::Token(token));
+    }
+    Ok(answer)
+}

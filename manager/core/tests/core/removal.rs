@@ -1,0 +1,113 @@
+//! Nodes: what people change of them, and removing one.
+
+use warren_core::{Answer, Command, Outcome};
+use warren_types::*;
+
+use crate::world::*;
+
+fn remove(number: u128, force: bool) -> Command {
+    Command::RemoveNode { id: node_id(number), force, at: Timestamp(0) }
+}
+
+fn running() -> World {
+    let mut world = World::with_nodes(2);
+    world.service(1, spec("web", 4));
+    world.settle();
+    world
+}
+
+#[test]
+fn a_node_in_use_is_removed_only_by_force() {
+    let mut world = running();
+    let refusal = world.refuse(remove(1, false));
+    let wanted = "node node-1 is READY and has 2 tasks; drain it or stop it first, or force it and lose them";
+    assert_eq!(refusal, wanted);
+    world.accept(remove(1, true));
+    assert_eq!(world.run(&remove(1, true)), Outcome::Unchanged { answer: Answer::Done });
+    let lost = world.task(1, 1);
+    assert!(lost.observed.removed && !lost.observed.ready);
+    assert_eq!((lost.observed.state, lost.lost_since), (TaskState::Shutdown, None));
+    assert_eq!(world.reason(1, 1), "its node node-1 was removed from the cluster");
+    world.settle();
+    assert_eq!(world.live(1).len(), 4);
+    assert_eq!(world.state.tasks_on(&node_id(2)).count(), 4);
+    assert_eq!(world.task(1, 5).not_before, None, "it is no failure of the slot");
+    assert_eq!(warren_core::State::restore(world.state.export()).unwrap(), world.state);
+}
+
+#[test]
+fn a_node_that_is_down_or_empty_needs_no_force() {
+    let mut world = running();
+    world.node(3, resources(1000, 512));
+    world.accept(remove(3, false));
+    world.down(1);
+    world.accept(remove(1, false));
+    assert_eq!(world.state.nodes().count(), 1);
+    world.settle();
+    assert_eq!(world.state.tasks_on(&node_id(2)).count(), 4);
+}
+
+#[test]
+fn nobody_hears_of_a_removed_node() {
+    let mut world = running();
+    world.accept(remove(1, true));
+    let (node, at) = (node_id(1), world.now);
+    let reports = vec![report(task_id(1, 1), 1, TaskState::Running)];
+    let missing = "does not exist; `warren node ls` shows what does";
+    assert!(world.refuse(Command::ReportTasks { node, session: 1, reports, at }).ends_with(missing));
+    let description = description(resources(1000, 512));
+    assert!(world.refuse(Command::OpenSession { node, description, at }).ends_with(missing));
+    assert_eq!(world.state.assignment(&node), None);
+}
+
+#[test]
+fn what_joins_again_is_another_node() {
+    let mut world = running();
+    let before = world.state.node(&node_id(1)).unwrap().subnet;
+    world.accept(remove(1, true));
+    world.node(1, resources(4000, 1024));
+    let node = world.state.node(&node_id(1)).unwrap();
+    assert_ne!(node.subnet, before, "an address of before may still be in use");
+    assert_eq!(world.state.tasks_on(&node_id(1)).count(), 0);
+    // What its agent says of tasks of before changes nothing.
+    world.report(report(task_id(1, 1), 2, TaskState::Running));
+    assert!(world.task(1, 1).observed.removed);
+    assert_eq!(warren_core::State::restore(world.state.export()).unwrap(), world.state);
+}
+
+#[test]
+fn people_change_labels_and_availability() {
+    let mut world = World::with_nodes(1);
+    let update = |version, add: &[(&str, &str)], rm: &[&str], availability| Command::UpdateNode {
+        id: node_id(1),
+        version,
+        label_add: add.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
+        label_rm: rm.iter().map(ToString::to_string).collect(),
+        availability,
+        at: Timestamp(0),
+    };
+    world.accept(update(None, &[("zone", "a"), ("disk", "ssd")], &[], Some(Availability::Pause)));
+    let again = world.run(&update(Some(1), &[("zone", "a")], &["gpu"], None));
+    assert!(matches!(again, Outcome::Unchanged { .. }), "{again:?}");
+    assert!(world.refuse(update(Some(1), &[], &["zone"], None)).starts_with("node node-1 is at version"));
+    world.accept(update(None, &[], &["zone"], None));
+    let node = world.state.node(&node_id(1)).unwrap();
+    assert_eq!((node.label("zone"), node.label("disk")), (None, Some("ssd")));
+    assert_eq!(node.availability, Availability::Pause, "as it was");
+    assert!(world.refuse(update(None, &[("", "a")], &[], None)).starts_with("labels[\"\"]"));
+}
+
+#[test]
+fn labels_of_people_win_over_those_of_the_agent() {
+    let mut world = World::new();
+    world.node(1, resources(4000, 1024));
+    let mut described = description(resources(4000, 1024));
+    described.labels = [("zone".to_string(), "a".to_string())].into();
+    world.accept(Command::OpenSession { node: node_id(1), description: described, at: world.now });
+    world.service(1, constrained("web", 1, &["node.labels.zone == a"]));
+    world.settle();
+    assert_eq!(world.task(1, 1).node, Some(node_id(1)));
+    world.label(1, "zone", Some("b"));
+    world.settle();
+    assert_eq!(world.reason(1, 2), "0 of 1 nodes fit: 1 does not meet \"node.labels.zone == a\"");
+}

@@ -1,0 +1,151 @@
+//! Commands that change a service: update, rollback, their history, and the ports of an update.
+
+use warren_core::state::HISTORY;
+use warren_core::{Answer, Command, Outcome};
+use warren_types::*;
+
+use crate::world::*;
+
+fn update(version: Option<u64>, spec: ServiceSpec) -> Command {
+    Command::UpdateService { id: service_id(1), version, spec, force: false, at: Timestamp(0) }
+}
+
+/// As of the version that the service has.
+fn rollback(world: &World, revision: Option<u64>) -> Command {
+    let version = Some(world.version(1));
+    Command::RollbackService { id: service_id(1), version, revision, at: Timestamp(0) }
+}
+
+fn refuse_rollback(world: &mut World, revision: Option<u64>) -> String {
+    world.refuse(rollback(world, revision))
+}
+
+fn run_rollback(world: &mut World, revision: Option<u64>) -> Outcome {
+    world.run(&rollback(world, revision))
+}
+
+#[track_caller]
+fn accept_rollback(world: &mut World, revision: Option<u64>) {
+    world.accept(rollback(world, revision));
+}
+
+fn image(number: u32) -> ServiceSpec {
+    let mut spec = spec("web", 1);
+    spec.task.image = format!("demo:{number}").parse().unwrap();
+    spec
+}
+
+fn known(world: &World) -> (Vec<u64>, u64) {
+    let service = world.state.service(&service_id(1)).unwrap();
+    (service.history.iter().map(|revision| revision.number).collect(), service.revision.number)
+}
+
+#[test]
+fn only_what_shapes_tasks_makes_a_revision() {
+    let mut world = World::new();
+    world.service(1, spec("web", 1));
+    let mut wanted = spec("web", 3);
+    wanted.labels = [("tier".to_string(), "front".to_string())].into();
+    let answer = world.accept(update(Some(2), wanted.clone()));
+    assert_eq!((answer, known(&world)), (Answer::Service { id: service_id(1), version: 3 }, (vec![], 1)));
+    assert_eq!(world.run(&update(Some(2), wanted.clone())), Outcome::Unchanged { answer });
+    wanted.task.tty = true;
+    assert!(world.refuse(update(Some(2), wanted.clone())).contains("is at version 3, not 2"));
+    world.accept(update(Some(3), wanted.clone()));
+    assert_eq!(known(&world), (vec![1], 2));
+    wanted.placement.max_per_node = Some(2);
+    world.accept(update(None, wanted));
+    assert_eq!(known(&world), (vec![1, 2], 3));
+}
+
+#[test]
+fn what_cannot_be_changed_is_refused() {
+    let mut world = World::new();
+    world.service(1, spec("web", 1));
+    let refusal = world.refuse(update(None, spec("api", 1)));
+    assert_eq!(refusal, "spec.name: the service is called web; a name cannot be changed");
+    let refusal = world.refuse(update(None, global("web")));
+    let wanted = "spec.mode: a replicated service stays replicated and a global one global; make a new one";
+    assert_eq!(refusal, wanted);
+    let mut wrong = spec("web", 1);
+    wrong.task.limits.memory = Some(Bytes(1));
+    assert!(world.refuse(update(None, wrong)).starts_with("spec.task.limits.memory"));
+    world.remove(1);
+    assert!(world.refuse(update(None, image(2))).contains("is being removed"));
+    assert!(refuse_rollback(&mut world, None).contains("is being removed"));
+}
+
+#[test]
+fn a_rollback_makes_an_earlier_revision_the_current_one() {
+    let mut world = World::new();
+    world.service(1, image(1));
+    assert!(refuse_rollback(&mut world, None).contains("has only its first revision"));
+    world.accept(update(None, image(2)));
+    world.accept(update(None, image(3)));
+    let refusal = refuse_rollback(&mut world, Some(9));
+    assert!(refusal.starts_with("service web has no revision 9 to return to"), "{refusal}");
+    assert!(matches!(run_rollback(&mut world, Some(3)), Outcome::Unchanged { .. }), "it is the current one");
+    accept_rollback(&mut world, Some(1));
+    let service = world.state.service(&service_id(1)).unwrap();
+    assert_eq!(*service.spec, image(1));
+    assert_eq!(known(&world), (vec![1, 2, 3], 4));
+    accept_rollback(&mut world, None);
+    assert_eq!(*world.state.service(&service_id(1)).unwrap().spec, image(3), "the one before");
+}
+
+#[test]
+fn the_history_is_bounded_but_for_what_tasks_run() {
+    let mut world = World::with_nodes(1);
+    world.service(1, image(1));
+    world.settle();
+    for number in 2..=15 {
+        world.accept(update(None, image(number)));
+    }
+    assert_eq!(known(&world), ([1].into_iter().chain(5..15).collect(), 15), "task 1 runs revision 1");
+    assert_eq!(known(&world).0.len(), HISTORY + 1);
+    for _ in 0..5 {
+        world.settle();
+        world.clean_up();
+    }
+    world.scale(1, 0);
+    world.settle();
+    world.clean_up();
+    world.reap(1);
+    assert_eq!(known(&world), ((5..15).collect(), 15), "it goes with its last record");
+}
+
+#[test]
+fn a_port_is_given_up_with_the_last_task_that_has_it() {
+    let mut world = World::with_nodes(1);
+    world.service(1, publishing("web", 1, 80));
+    world.settle();
+    world.accept(update(None, publishing("web", 1, 81)));
+    let other =
+        || Command::CreateService { id: service_id(2), spec: publishing("api", 0, 80), at: Timestamp(0) };
+    assert!(world.refuse(other()).contains("host port 80 is already published by service web"));
+    let new = Command::CreateService { id: service_id(3), spec: publishing("db", 0, 81), at: Timestamp(0) };
+    assert!(world.refuse(new).contains("host port 81"));
+    for _ in 0..4 {
+        world.settle();
+    }
+    assert!(world.refuse(other()).contains("host port 80"), "it is not said to be removed yet");
+    world.clean_up();
+    world.accept(other());
+    assert!(refuse_rollback(&mut world, None).contains("host port 80 is already published by service api"));
+    assert!(world.refuse(update(None, publishing("web", 1, 80))).contains("service api"));
+}
+
+#[test]
+fn a_rollback_finds_its_port_while_tasks_have_it() {
+    let mut world = World::with_nodes(1);
+    world.service(1, publishing("web", 1, 80));
+    world.settle();
+    world.accept(update(None, spec("web", 1)));
+    world.settle();
+    accept_rollback(&mut world, None);
+    for _ in 0..4 {
+        world.settle();
+        world.clean_up();
+    }
+    assert_eq!(world.live(1), [(1, 1)], "it was never replaced");
+}

@@ -1,0 +1,164 @@
+//! Join tokens: create, list, remove. Only their hashes come here.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+use warren_core::{Command, Refusal};
+use warren_proto::convert::node_role;
+use warren_proto::v1::{self, tokens_server};
+use warren_types::{NodeRole, Timestamp, Token, TokenHash, TokenId, Violations};
+
+use super::Api;
+use super::access::caller_of;
+use super::paging::Page;
+use super::problem::status_of;
+use crate::store::{PROPOSE_DEADLINE, ProposeError};
+
+/// A longer life than this is a slip of a finger.
+const LONGEST_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
+
+/// What a create asks for.
+struct Wish {
+    id: TokenId,
+    role: NodeRole,
+    hash: TokenHash,
+    /// Milliseconds; `None` never expires.
+    ttl: Option<u64>,
+    max_uses: Option<u32>,
+}
+
+impl Wish {
+    fn parse(request: &v1::CreateTokenRequest) -> Result<Self, Violations> {
+        let mut wrong = Violations::default();
+        let id = request.id.parse().inspect_err(|why| wrong.add("id", why)).ok();
+        let role = node_role(request.role).map_err(|unknown| wrong.nest("role", unknown)).ok();
+        if role == Some(NodeRole::Manager) {
+            wrong.add("role", "managers cannot join with a token in this version of Warren; give worker");
+        }
+        let hash = <[u8; 32]>::try_from(&request.hash[..]).map(TokenHash).ok();
+        if hash.is_none() {
+            wrong.add("hash", format!("has {} bytes; wanted the 32 of a SHA-256", request.hash.len()));
+        }
+        if request.ttl_ms > LONGEST_MS {
+            wrong.add("ttlMs", "is more than ten years; leave it out for a token that never expires");
+        }
+        if request.max_uses == Some(0) {
+            wrong.add("maxUses", "0 lets no machine join; leave it out for any number");
+        }
+        let ttl = (request.ttl_ms > 0).then_some(request.ttl_ms);
+        let wish = || Some(Self { id: id?, role: role?, hash: hash?, ttl, max_uses: request.max_uses });
+        let wish = wish();
+        let wish = wrong.into_result(wish)?;
+        Ok(wish.expect("what is missing was named"))
+    }
+
+    /// The token was made by this request when it came before. Its end counts from when the request came, which was
+    /// a little before it was created.
+    fn made(&self, token: &Token) -> bool {
+        let Token { id, role, hash, max_uses, .. } = token;
+        let life = token.expires_at.map(|end| end.0.saturating_sub(token.created_at.0));
+        let slack = u64::try_from(PROPOSE_DEADLINE.as_millis()).unwrap_or(u64::MAX);
+        let same_life = match (life, self.ttl) {
+            (Some(life), Some(ttl)) => ttl.abs_diff(life) <= slack,
+            (life, ttl) => life == ttl,
+        };
+        same_life && (*id, *role, *hash, *max_uses) == (self.id, self.role, self.hash, self.max_uses)
+    }
+}
+
+fn show(token: &Token) -> v1::Token {
+    v1::Token {
+        id: token.id.to_string(),
+        version: token.version,
+        role: v1::NodeRole::from(token.role).into(),
+        created_at: token.created_at.0,
+        expires_at: token.expires_at.map(|at| at.0),
+        uses: token.uses,
+        max_uses: token.max_uses,
+    }
+}
+
+impl Api {
+    fn token(&self, id: &TokenId) -> Option<Arc<Token>> {
+        self.store.read().state.token(id).cloned()
+    }
+}
+
+#[tonic::async_trait]
+impl tokens_server::Tokens for Api {
+    async fn create(&self, request: Request<v1::CreateTokenRequest>) -> Result<Response<v1::Token>, Status> {
+        let caller = caller_of(&request);
+        let wish = Wish::parse(request.get_ref()).map_err(status_of)?;
+        let Wish { id, role, hash, ttl, max_uses } = wish;
+        let at = self.clock.now();
+        let expires_at = ttl.map(|ttl| Timestamp(at.0.saturating_add(ttl)));
+        let command = Command::CreateToken { id, role, hash, expires_at, max_uses, at };
+        let made = self.store.propose(command).await;
+        let token = self.token(&id);
+        match made {
+            // The same request again: its token began earlier, and so ends earlier.
+            Err(ProposeError::Rejected(Refusal::AlreadyExists { .. }))
+                if token.as_ref().is_some_and(|token| wish.made(token)) => {}
+            made => drop(made.map_err(status_of)?),
+        }
+        let gone = || status_of(Refusal::TokenUnknown);
+        let token = token.ok_or_else(gone)?;
+        tracing::info!(%caller, token = %id, role = role.as_str(), "token created");
+        Ok(Response::new(show(&token)))
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListTokensResponse>, Status> {
+        let page = Page::<TokenId>::parse(request.get_ref().page_size, &request.get_ref().page_token)?;
+        let published = self.store.read();
+        let later = published.state.tokens_after(page.after);
+        let (tokens, next_page_token) = page.cut(later, |token| token.id);
+        let tokens = tokens.into_iter().map(|token| show(token)).collect();
+        Ok(Response::new(v1::ListTokensResponse { tokens, next_page_token }))
+    }
+
+    async fn remove(&self, request: Request<v1::Reference>) -> Result<Response<v1::Token>, Status> {
+        let caller = caller_of(&request);
+        let published = self.store.read();
+        let token = published.state.find_token(&request.get_ref().reference).map_err(status_of)?;
+        let command = Command::RemoveToken { id: token.id, at: self.clock.now() };
+        self.store.propose(command).await.map_err(status_of)?;
+        tracing::info!(%caller, token = %token.id, "token removed");
+        Ok(Response::new(show(token)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_that_is_wrong_is_named() {
+        let good = v1::CreateTokenRequest {
+            id: "0".repeat(25),
+            role: v1::NodeRole::Worker.into(),
+            hash: vec![7; 32].into(),
+            ttl_ms: 1000,
+            max_uses: Some(1),
+        };
+        assert_eq!(Wish::parse(&good).unwrap().ttl, Some(1000));
+        let forever = Wish::parse(&v1::CreateTokenRequest { ttl_ms: 0, ..good.clone() });
+        assert_eq!(forever.unwrap().ttl, None);
+        let wrong = v1::CreateTokenRequest {
+            id: "!".into(),
+            role: 9,
+            hash: vec![7; 31].into(),
+            ttl_ms: u64::MAX,
+            max_uses: Some(0),
+        };
+        let wrong = Wish::parse(&wrong).err().unwrap().0;
+        let paths: Vec<&str> = wrong.iter().map(|violation| violation.path.as_str()).collect();
+        assert_eq!(paths, ["id", "role", "hash", "ttlMs", "maxUses"]);
+        let manager = v1::CreateTokenRequest { role: v1::NodeRole::Manager.into(), ..good };
+        let wrong = Wish::parse(&manager).err().unwrap().0;
+        assert_eq!(wrong.len(), 1);
+        assert!(wrong[0].message.contains("give worker"), "{wrong:?}");
+    }
+}

@@ -1,0 +1,84 @@
+//! From what was said and what the machine is to what is started. Pure.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use ipnet::Ipv4Net;
+use warren_log::Engine;
+use warren_process::Machine;
+
+use super::{Told, write_context};
+use crate::manager::Manager;
+
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080);
+
+/// What is started, with every default filled in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Holds everything that must survive.
+    pub data_dir: PathBuf,
+    /// Holds the socket.
+    pub run_dir: PathBuf,
+    /// Where the one port listens.
+    pub listen: SocketAddr,
+    /// Where other machines reach this one: a host without a port.
+    pub host: String,
+    /// The port other machines reach it at, if it is not the one listened on.
+    pub port: Option<u16>,
+    /// Addresses for tasks.
+    pub ranges: Vec<Ipv4Net>,
+    /// What keeps the log.
+    pub log_engine: Engine,
+}
+
+impl Plan {
+    /// What to start on this machine.
+    pub fn new(data_dir: PathBuf, told: &Told, machine: &Machine) -> Self {
+        let flags = &told.flags;
+        let listen = flags.listen.unwrap_or(DEFAULT_LISTEN);
+        let own = Some(listen.ip()).filter(|ip| !ip.is_unspecified());
+        let own = own.or(machine.address).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let host =
+            flags.advertise.as_ref().map_or_else(|| own.to_string(), |advertise| advertise.host.clone());
+        let port = flags.advertise.as_ref().and_then(|advertise| advertise.port);
+        let ranges = match flags.cluster_range.as_slice() {
+            [] => vec![Ipv4Net::new(Ipv4Addr::new(10, 210, 0, 0), 16).expect("16 is a prefix length")],
+            given => given.to_vec(),
+        };
+        let log_engine = flags.log_engine.unwrap_or_default();
+        Self { data_dir, run_dir: told.node.run_dir(), listen, host, port, ranges, log_engine }
+    }
+
+    /// The manager's own address as others reach it, once the port is known.
+    pub fn advertised(&self, bound: SocketAddr) -> String {
+        with_port(&self.host, self.port.unwrap_or(bound.port()))
+    }
+
+    /// Where a worker in the same process reaches the manager.
+    pub fn inner_address(bound: SocketAddr) -> String {
+        match bound.ip() {
+            ip if ip.is_unspecified() => with_port("127.0.0.1", bound.port()),
+            _ => bound.to_string(),
+        }
+    }
+
+    /// Where the cluster is served, and where the admin context was written.
+    pub fn greeting(&self, manager: &Manager) -> String {
+        let address = self.advertised(manager.address());
+        let mut text = format!("cluster {} is served at {address}\n", manager.cluster());
+        match write_context(self, manager) {
+            Ok((name, file)) => text += &format!("admin context {name:?} is in {file}\n"),
+            // The socket still works for root, and the node has other work than this.
+            Err(failure) => tracing::warn!("no admin context was written: {failure}"),
+        }
+        text += &format!(
+            "other machines join with\n  warren worker join {address} --token \
+             $(warren token create --role worker --quiet)\n"
+        );
+        text
+    }
+}
+
+fn with_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}

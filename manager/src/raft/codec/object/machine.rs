@@ -1,0 +1,71 @@
+//! Nodes, and the tokens that make machines nodes.
+
+use warren_proto::convert::{availability, node_role, node_status};
+use warren_proto::v1;
+use warren_types::{Node, Token, Violations};
+
+use super::super::read::{at, given, hash, text};
+use super::super::write::bytes;
+
+pub(super) fn stored_node(node: &Node, address_cursor: u32) -> v1::StoredNode {
+    v1::StoredNode {
+        id: node.id.to_string(),
+        name: node.name.to_string(),
+        version: node.version,
+        created_at: node.created_at.0,
+        description: Some((&node.description).into()),
+        subnet: node.subnet.to_string(),
+        status: v1::NodeStatus::from(node.status).into(),
+        status_since: node.status_since.0,
+        session: node.session,
+        assignment: node.assignment,
+        address_cursor,
+        role: v1::NodeRole::from(node.role).into(),
+        labels: node.labels.clone(),
+        availability: v1::Availability::from(node.availability).into(),
+    }
+}
+
+pub(super) fn node(stored: v1::StoredNode) -> Result<Node, Violations> {
+    Ok(Node {
+        id: text("node.id", &stored.id)?,
+        name: text("node.name", &stored.name)?,
+        version: stored.version,
+        created_at: at(stored.created_at),
+        role: node_role(stored.role)?,
+        labels: stored.labels,
+        availability: availability(stored.availability)?,
+        description: given("node.description", stored.description)?.try_into()?,
+        subnet: text("node.subnet", &stored.subnet)?,
+        status: node_status(stored.status)?,
+        status_since: at(stored.status_since),
+        session: stored.session,
+        assignment: stored.assignment,
+    })
+}
+
+pub(super) fn stored_token(token: &Token) -> v1::StoredToken {
+    v1::StoredToken {
+        id: token.id.to_string(),
+        version: token.version,
+        role: v1::NodeRole::from(token.role).into(),
+        hash: bytes(&token.hash),
+        created_at: token.created_at.0,
+        expires_at: token.expires_at.map(|at| at.0),
+        uses: token.uses,
+        max_uses: token.max_uses,
+    }
+}
+
+pub(super) fn token(stored: v1::StoredToken) -> Result<Token, Violations> {
+    Ok(Token {
+        id: text("token.id", &stored.id)?,
+        version: stored.version,
+        role: node_role(stored.role)?,
+        hash: hash("token.hash", &stored.hash)?,
+        created_at: at(stored.created_at),
+        expires_at: stored.expires_at.map(at),
+        uses: stored.uses,
+        max_uses: stored.max_uses,
+    })
+}

@@ -1,0 +1,77 @@
+//! A service with its revisions: the current one first, then earlier ones, oldest first, each with the image that it
+//! is pinned to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warren_proto::convert::stored_service_spec;
+use warren_proto::v1;
+use warren_types::{
+    ImageDigest, Placement, PublishedPort, Revision, Service, TaskSpec, Violation, Violations,
+};
+
+use super::super::read::{at, given, optional, text};
+
+pub(super) fn stored_service(service: &Service) -> v1::StoredService {
+    let revisions = std::iter::once(&service.revision).chain(&service.history);
+    v1::StoredService {
+        id: service.id.to_string(),
+        version: service.version,
+        created_at: service.created_at.0,
+        updated_at: service.updated_at.0,
+        spec: Some((&*service.spec).into()),
+        revisions: revisions.map(|revision| stored_revision(revision, &service.pins)).collect(),
+        removing: service.removing,
+        next_task: service.next_task,
+    }
+}
+
+fn stored_revision(revision: &Revision, pins: &BTreeMap<u64, ImageDigest>) -> v1::StoredRevision {
+    v1::StoredRevision {
+        number: revision.number,
+        task: Some((&revision.task).into()),
+        ports: revision.ports.iter().map(Into::into).collect(),
+        created_at: revision.created_at.0,
+        placement: (revision.placement != Placement::default()).then(|| (&revision.placement).into()),
+        forced: revision.forced,
+        digest: pins.get(&revision.number).map(ToString::to_string).unwrap_or_default(),
+    }
+}
+
+pub(super) fn service(stored: v1::StoredService) -> Result<Service, Violations> {
+    let mut pins = BTreeMap::new();
+    let mut revisions = Vec::with_capacity(stored.revisions.len());
+    for (place, stored) in stored.revisions.into_iter().enumerate() {
+        let at = |path: &str| format!("service.revisions[{place}].{path}");
+        if let Some(digest) = optional(&at("digest"), &stored.digest)? {
+            pins.insert(stored.number, digest);
+        }
+        revisions.push(Arc::new(revision(stored, at)?));
+    }
+    if revisions.is_empty() {
+        return Err(Violation::new("service.revisions", "is empty").into());
+    }
+    Ok(Service {
+        id: text("service.id", &stored.id)?,
+        version: stored.version,
+        created_at: at(stored.created_at),
+        updated_at: at(stored.updated_at),
+        spec: Arc::new(stored_service_spec(given("service.spec", stored.spec)?)?),
+        revision: revisions.remove(0),
+        history: revisions,
+        pins,
+        removing: stored.removing,
+        next_task: stored.next_task,
+    })
+}
+
+fn revision(stored: v1::StoredRevision, path: impl Fn(&str) -> String) -> Result<Revision, Violations> {
+    Ok(Revision {
+        number: stored.number,
+        created_at: at(stored.created_at),
+        task: TaskSpec::try_from(given(&path("task"), stored.task)?)?,
+        ports: stored.ports.into_iter().map(PublishedPort::try_from).collect::<Result<_, _>>()?,
+        placement: stored.placement.map(Placement::try_from).transpose()?.unwrap_or_default(),
+        forced: stored.forced,
+    })
+}

@@ -1,0 +1,235 @@
+//! From the registry that people run.
+
+use serde_json::{Value, json};
+use warren_image::{Credentials, Error, Reference, RegistryError, Stage, native_architecture};
+use warren_testkit::image::{Image, Layer};
+use warren_testkit::registry::{PASSWORD, Registry, USER};
+
+use crate::world::{World, noise};
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
+/// busybox below five more layers.
+fn layered(note: &str) -> Image {
+    (0..5).fold(Image::busybox("warren.local/web:1"), |image, number| {
+        let layer = Layer::new().file(&format!("/layer{number}"), noise(number, 100_000), 0o644);
+        image.layer(layer.file("/note", note, 0o644))
+    })
+}
+
+/// How often blobs or manifests were asked for.
+fn requests(registry: &mut Registry, method: &str, kind: &str) -> usize {
+    registry.process().log().matches(&format!("{method} /v2/team/web/{kind}")).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_pulled_runs_and_goes_without_a_trace() {
+    let (world, mut registry) = (World::start(), Registry::start());
+    let archive = layered("first").oci_archive();
+    let name = registry.push("team/web", "1", &archive);
+    let reference = Reference::parse(&name).unwrap();
+    assert_eq!(world.images.get(&reference).await.unwrap(), None);
+
+    let pull = world.images.pull(&reference, None);
+    let mut progress = pull.progress();
+    let pulled = pull.outcome().await.unwrap();
+    assert_eq!(Some(pulled.digest.to_string()), archive.manifest_digest);
+    assert_eq!((&pulled.reference, &pulled.manifest), (&reference, &pulled.digest));
+    let last = progress.borrow_and_update().clone();
+    assert_eq!((last.layers.len(), last.at(Stage::Unpacked), last.trouble.clone()), (6, 6, None));
+    let (received, total) = last.bytes();
+    assert!(received == total && total < pulled.size && pulled.size < total + 10_000, "{pulled:?} {last:?}");
+    let info = world.images.get(&reference).await.unwrap().expect("it was just pulled");
+    assert_eq!((&info.digest, &info.manifest), (&pulled.digest, &pulled.manifest));
+    assert_eq!((info.size(), &info.config.cmd[..]), (pulled.size, &["sh".to_owned()][..]));
+    let said = world.says(&name, &["sh", "-c", "cat /note; ls -d /layer*"]);
+    assert!(said.starts_with("first") && said.matches("/layer").count() == 5, "{said}");
+
+    // The second time nothing is fetched that is here.
+    let stored = world.stored();
+    assert_eq!(requests(&mut registry, "GET", "blobs"), 7, "a configuration and six layers");
+    assert_eq!(world.pull(&name).await.unwrap(), pulled);
+    assert_eq!(world.stored(), stored);
+    assert_eq!(requests(&mut registry, "GET", "blobs"), 7);
+    assert_eq!(requests(&mut registry, "GET", "manifests"), 1);
+    assert_eq!(requests(&mut registry, "HEAD", "manifests"), 1, "which it stands for is always asked");
+
+    // The tag moves, and the layers that both have in common are not fetched again.
+    registry.push("team/web", "1", &layered("second").oci_archive());
+    let moved = world.pull(&name).await.unwrap();
+    assert_ne!(moved.digest, pulled.digest);
+    assert_eq!(requests(&mut registry, "GET", "blobs"), 7 + 1 + 5, "all but busybox have the note");
+    let said = world.says(&name, &["cat", "/note"]);
+    assert_eq!(said, "second");
+
+    for _ in 0..2 {
+        world.images.remove(&reference).await.unwrap();
+        world.images.remove(&reference.pinned(&pulled.digest)).await.unwrap();
+    }
+    world.assert_nothing().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dockers_own_media_types_are_understood() {
+    let (world, registry) = (World::start(), Registry::start());
+    let archive = layered("docker").oci_archive();
+    registry.push("team/web", "oci", &archive);
+    let stored = std::fs::read(registry.data(archive.manifest_digest.as_ref().unwrap())).unwrap();
+    let text = String::from_utf8(stored).unwrap();
+    let docker = text
+        .replace(MANIFEST, "application/vnd.docker.distribution.manifest.v2+json")
+        .replace("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
+        .replace(
+            "application/vnd.oci.image.layer.v1.tar+gzip",
+            "application/vnd.docker.image.rootfs.diff.tar.gzip",
+        );
+    assert_ne!(docker, text);
+    let digest = registry.put_manifest("team/web", Some("docker"), docker.as_bytes());
+    let pulled = world.pull(&format!("{}/team/web:docker", registry.host())).await.unwrap();
+    assert_eq!(pulled.digest.to_string(), digest);
+    let said = world.says(&pulled.reference.to_string(), &["cat", "/note"]);
+    assert_eq!(said, "docker");
+}
+
+/// Stores an index of `(platform, manifest)` and returns its digest.
+fn index(registry: &Registry, tag: &str, listed: &[(Value, &str)]) -> String {
+    let entry = |(platform, digest): &(Value, &str)| {
+        let size = std::fs::metadata(registry.data(digest)).unwrap().len();
+        json!({"mediaType": MANIFEST, "digest": digest, "size": size, "platform": platform})
+    };
+    let manifests: Vec<Value> = listed.iter().map(entry).collect();
+    let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests});
+    registry.put_json("team/web", Some(tag), &index)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_platforms_ours_is_pulled() {
+    let (world, registry) = (World::start(), Registry::start());
+    let archive = layered("ours").oci_archive();
+    registry.push("team/web", "ours", &archive);
+    let ours = archive.manifest_digest.as_deref().unwrap();
+    let foreign = json!({"os": "linux", "architecture": "s390x"});
+    let other = json!({"os": "linux", "architecture": "arm", "variant": "v7"});
+    let native = json!({"os": "linux", "architecture": native_architecture()});
+    // Only ours is there to be fetched at all.
+    let all = [
+        (foreign.clone(), ours),
+        (native, ours),
+        (json!({"os": "unknown", "architecture": "unknown"}), ours),
+    ];
+    let digest = index(&registry, "all", &all);
+    let host = registry.host();
+    let pulled = world.pull(&format!("{host}/team/web:all")).await.unwrap();
+    assert_eq!((pulled.digest.to_string(), pulled.manifest.as_str()), (digest.clone(), ours));
+
+    // The digest stands for the same on every node.
+    let pinned = Reference::parse(&format!("{host}/team/web@{digest}")).unwrap();
+    let again = world.pull(&pinned.to_string()).await.unwrap();
+    assert_eq!((&again.digest, &again.manifest), (&pulled.digest, &pulled.manifest));
+    assert_eq!(world.images.get(&pinned).await.unwrap().unwrap().manifest, pulled.manifest);
+    let said = world.says(&pulled.reference.to_string(), &["cat", "/note"]);
+    assert_eq!(said, "ours");
+    assert!(world.images.remove(&pulled.reference).await.unwrap());
+    world.assert_nothing().await;
+
+    index(&registry, "none", &[(foreign, ours), (other, ours)]);
+    let error = world.pull(&format!("{host}/team/web:none")).await.unwrap_err();
+    let want = format!("no image for linux/{}, only for linux/arm/v7, linux/s390x", native_architecture());
+    assert!(matches!(error, Error::Platform { .. }) && !error.is_transient(), "{error}");
+    assert!(error.to_string().ends_with(&want), "{error}");
+    world.assert_nothing().await;
+    index(&registry, "none", &all);
+    assert_eq!(world.pull(&format!("{host}/team/web:none")).await.unwrap().digest.to_string(), digest);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_registry_does_not_have_is_named() {
+    let (world, registry) = (World::start(), Registry::start());
+    let archive = layered("lost").oci_archive();
+    let name = registry.push("team/web", "1", &archive);
+    let host = registry.host();
+    for (image, want) in [("team/web:2", "team/web:2"), ("nobody/has:this", "nobody/has:this")] {
+        let error = world.pull(&format!("{host}/{image}")).await.unwrap_err();
+        assert!(matches!(&error, Error::Registry(RegistryError::UnknownImage { .. })), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(want) && text.contains(&host) && !error.is_transient(), "{text}");
+    }
+    let absent = format!("{host}/team/web@sha256:{}", "0".repeat(64));
+    let error = world.pull(&absent).await.unwrap_err();
+    assert!(error.to_string().contains("has no image team/web@sha256:000"), "{error}");
+    std::fs::remove_file(registry.data(&archive.config_digest)).unwrap();
+    let error = world.pull(&name).await.unwrap_err();
+    assert!(matches!(&error, Error::Registry(RegistryError::UnknownBlob { .. })), "{error}");
+    world.assert_nothing().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_that_rotted_in_the_registry_is_refused() {
+    let (world, registry) = (World::start(), Registry::start());
+    let archive = layered("rotten").oci_archive();
+    let name = registry.push("team/web", "1", &archive);
+    let manifest = std::fs::read(registry.data(archive.manifest_digest.as_ref().unwrap())).unwrap();
+    let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+    let path = registry.data(manifest["layers"][3]["digest"].as_str().unwrap());
+    let good = std::fs::read(&path).unwrap();
+    let mut rotten = good.clone();
+    rotten[good.len() / 2] ^= 1;
+    std::fs::write(&path, rotten).unwrap();
+    let error = world.pull(&name).await.unwrap_err();
+    assert!(matches!(error, Error::DigestMismatch { .. }) && error.is_bad_input(), "{error}");
+    world.assert_nothing().await;
+    std::fs::write(&path, good).unwrap();
+    world.pull(&name).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_private_registry_lets_its_user_in() {
+    let (world, registry) = (World::start(), Registry::start_private());
+    let name = registry.push("team/web", "1", &layered("private").oci_archive());
+    let as_user = |user: &str, password: &str| {
+        Some(Credentials { user: user.to_owned(), password: password.to_owned() })
+    };
+    let error = world.pull(&name).await.unwrap_err();
+    assert!(matches!(&error, Error::Registry(RegistryError::NeedsCredentials { .. })), "{error}");
+    for (user, password) in [(USER, "wrong"), ("bob", PASSWORD)] {
+        let error = world.pull_as(&name, as_user(user, password)).await.unwrap_err();
+        assert!(matches!(&error, Error::Registry(RegistryError::Denied { .. })), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("user \"{user}\"")) && !text.contains(password), "{text}");
+        assert!(!error.is_transient());
+    }
+    world.assert_nothing().await;
+    let pulled = world.pull_as(&name, as_user(USER, PASSWORD)).await.unwrap();
+    let reference = Reference::parse(&name).unwrap();
+    let error = world.images.resolve(&reference, as_user(USER, "wrong")).await.unwrap_err();
+    assert!(matches!(&error, Error::Registry(RegistryError::Denied { .. })), "{error}");
+
+    // A node that has a user of its own for this registry needs none with the pull.
+    let mut registries = crate::world::registries();
+    registries.log_in(&registry.host(), as_user(USER, PASSWORD).unwrap()).unwrap();
+    let world = World::with(registries);
+    assert_eq!(world.images.resolve(&reference, None).await.unwrap(), pulled.digest);
+    assert_eq!(world.pull(&name).await.unwrap(), pulled);
+    world.pull_as(&name, as_user(USER, "wrong")).await.expect_err("what a pull says counts more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_is_away_says_so() {
+    let (world, mut registry) = (World::start(), Registry::start());
+    let name = registry.push("team/web", "1", &layered("away").oci_archive());
+    registry.process().pause();
+    let error = world.pull(&name).await.unwrap_err();
+    assert!(matches!(&error, Error::Registry(RegistryError::Stalled { .. })), "{error}");
+    assert!(error.is_transient());
+    world.assert_nothing().await;
+    registry.process().resume();
+    world.pull(&name).await.unwrap();
+    registry.process().kill();
+    let error = world.pull(&name).await.unwrap_err();
+    assert!(matches!(&error, Error::Registry(RegistryError::Unreachable { .. })), "{error}");
+    let text = error.to_string();
+    assert!(text.contains(&registry.host()) && text.contains("refused") && error.is_transient(), "{text}");
+    let reference = Reference::parse(&name).unwrap();
+    assert!(world.images.get(&reference).await.unwrap().is_some(), "what was pulled before stays");
+}

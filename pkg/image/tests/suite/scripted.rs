@@ -1,0 +1,320 @@
+//! A registry that does what it is told: one HTTP answer per connection, however wrong.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use warren_image::Digest;
+use warren_testkit::image::{Archive, Compression, Image, Layer};
+
+use crate::world::noise;
+
+/// What a client asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Path and query.
+    pub path: String,
+    /// Whether only the head of the answer is wanted.
+    pub is_head: bool,
+    /// The first byte that it wants, when it wants a part.
+    pub from: Option<usize>,
+    pub authorization: Option<String>,
+    /// How often the same path was asked for before.
+    pub before: usize,
+}
+
+/// What happens after the body, or the part of it that is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// The connection ends.
+    Close,
+    /// Nothing, for as long as the client waits.
+    Stall,
+    /// The body again, for ever.
+    Repeat,
+}
+
+/// One answer.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+    /// Bytes of the body that are really sent, `None` for all.
+    pub sent: Option<usize>,
+    /// Whether the length of the body is told. The end of the connection tells it otherwise.
+    pub told: bool,
+    pub then: Then,
+}
+
+impl Reply {
+    pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        let (headers, body) = (Vec::new(), body.into());
+        Self { status, headers, body, sent: None, told: true, then: Then::Close }
+    }
+
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Sends only so many bytes of the body.
+    pub fn cut(mut self, sent: usize) -> Self {
+        self.sent = Some(sent.min(self.body.len()));
+        self
+    }
+
+    pub fn then(mut self, then: Then) -> Self {
+        self.then = then;
+        self
+    }
+
+    pub fn untold(mut self) -> Self {
+        self.told = false;
+        self
+    }
+}
+
+/// A scripted server on loopback. Dropping it ends it.
+pub struct Scripted {
+    address: SocketAddr,
+    seen: Arc<Mutex<Vec<Request>>>,
+    task: JoinHandle<()>,
+}
+
+impl Scripted {
+    pub async fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start_with(None, answer).await
+    }
+
+    /// As [`Scripted::start`], behind TLS.
+    pub async fn start_tls(
+        acceptor: TlsAcceptor,
+        answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_with(Some(acceptor), answer).await
+    }
+
+    async fn start_with(
+        acceptor: Option<TlsAcceptor>,
+        answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let (log, answer) = (seen.clone(), Arc::new(answer));
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let (log, answer, acceptor) = (log.clone(), answer.clone(), acceptor.clone());
+                connections.spawn(async move {
+                    // A client that goes away is its own business.
+                    let _ = match acceptor {
+                        None => serve(stream, &log, &*answer).await,
+                        Some(acceptor) => serve_tls(acceptor, stream, &log, &*answer).await,
+                    };
+                });
+            }
+        });
+        Self { address, seen, task }
+    }
+
+    pub fn host(&self) -> String {
+        self.address.to_string()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// All requests so far whose path contains `part`.
+    pub fn seen(&self, part: &str) -> Vec<Request> {
+        let seen = self.seen.lock().unwrap();
+        seen.iter().filter(|request| request.path.contains(part)).cloned().collect()
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve_tls(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    log: &Mutex<Vec<Request>>,
+    answer: &(dyn Fn(&Request) -> Reply + Send + Sync),
+) -> std::io::Result<()> {
+    serve(acceptor.accept(stream).await?, log, answer).await
+}
+
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    log: &Mutex<Vec<Request>>,
+    answer: &(dyn Fn(&Request) -> Reply + Send + Sync),
+) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    // What servers of HTTP say to those who begin a TLS handshake.
+    if stream.fill_buf().await?.first() == Some(&0x16) {
+        return send(&mut stream, false, Reply::new(400, "this is HTTP")).await;
+    }
+    let mut request = Request::default();
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if stream.read_line(&mut line).await? == 0 {
+            return Ok(());
+        }
+        let text = line.trim_end();
+        if text.is_empty() {
+            break;
+        }
+        for (method, is_head) in [("GET ", false), ("HEAD ", true)] {
+            if let Some(rest) = text.strip_prefix(method) {
+                request.path = rest.split(' ').next().unwrap_or_default().to_owned();
+                request.is_head = is_head;
+            }
+        }
+        let Some((name, value)) = text.split_once(": ") else { continue };
+        match name.to_ascii_lowercase().as_str() {
+            "range" => request.from = value.trim_start_matches("bytes=").trim_end_matches('-').parse().ok(),
+            "authorization" => request.authorization = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+    {
+        let mut log = log.lock().unwrap();
+        request.before = log.iter().filter(|earlier| earlier.path == request.path).count();
+        log.push(request.clone());
+    }
+    send(&mut stream, request.is_head, answer(&request)).await
+}
+
+async fn send(stream: &mut (impl AsyncWrite + Unpin), is_head: bool, reply: Reply) -> std::io::Result<()> {
+    let mut head = format!("HTTP/1.1 {} Scripted\r\nConnection: close\r\n", reply.status);
+    if reply.told && reply.then != Then::Repeat {
+        head += &format!("Content-Length: {}\r\n", reply.body.len());
+    }
+    for (name, value) in &reply.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    head += "\r\n";
+    stream.write_all(head.as_bytes()).await?;
+    if is_head {
+        return stream.shutdown().await;
+    }
+    stream.write_all(&reply.body[..reply.sent.unwrap_or(reply.body.len())]).await?;
+    stream.flush().await?;
+    match reply.then {
+        Then::Close => stream.shutdown().await,
+        Then::Stall => std::future::pending().await,
+        Then::Repeat => loop {
+            stream.write_all(&reply.body).await?;
+        },
+    }
+}
+
+/// A server that accepts connections and never says a word.
+pub async fn mute() -> (String, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    let task = tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            held.push(stream);
+        }
+    });
+    (host, task)
+}
+
+/// An image in pieces, to be served whole or damaged.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    pub manifest: Value,
+    pub blobs: BTreeMap<String, Vec<u8>>,
+}
+
+impl Sample {
+    /// An image with one layer of incompressible bytes for each length.
+    pub fn new(seed: u64, layers: &[usize]) -> Self {
+        let mut image = Image::new("warren.local/sample:1").compression(Compression::None).arguments(["/x"]);
+        for (position, length) in layers.iter().enumerate() {
+            let bytes = noise(seed * 1000 + position as u64, *length);
+            image = image.layer(Layer::new().file(&format!("/data{position}"), bytes, 0o644));
+        }
+        Self::of(&image.oci_archive())
+    }
+
+    pub fn of(archive: &Archive) -> Self {
+        let mut blobs = BTreeMap::new();
+        for entry in tar::Archive::new(&archive.bytes[..]).entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).unwrap();
+            blobs.insert(Digest::of(&bytes).to_string(), bytes);
+        }
+        let manifest = serde_json::from_slice(&blobs[archive.manifest_digest.as_ref().unwrap()]).unwrap();
+        Self { manifest, blobs }
+    }
+
+    /// Adds a blob and returns its digest.
+    pub fn add(&mut self, bytes: &[u8]) -> String {
+        let digest = Digest::of(bytes).to_string();
+        self.blobs.insert(digest.clone(), bytes.to_vec());
+        digest
+    }
+
+    /// Replaces the configuration by what `change` makes of it.
+    pub fn reconfigure(&mut self, change: impl FnOnce(&mut Value)) {
+        let old = self.manifest["config"]["digest"].as_str().unwrap();
+        let mut config: Value = serde_json::from_slice(&self.blobs[old]).unwrap();
+        change(&mut config);
+        let bytes = config.to_string().into_bytes();
+        self.manifest["config"]["size"] = bytes.len().into();
+        self.manifest["config"]["digest"] = self.add(&bytes).into();
+    }
+
+    /// Digest and bytes of a layer.
+    pub fn layer(&self, position: usize) -> (String, Vec<u8>) {
+        let digest = self.manifest["layers"][position]["digest"].as_str().unwrap().to_owned();
+        let bytes = self.blobs[&digest].clone();
+        (digest, bytes)
+    }
+
+    /// What an honest registry answers that has only this image, under every name.
+    pub fn answer(&self, request: &Request) -> Reply {
+        let Some((_, name)) = request.path.rsplit_once('/') else { return Reply::new(404, "") };
+        if request.path.contains("/manifests/") {
+            let bytes = match self.blobs.get(name) {
+                Some(bytes) => bytes.clone(),
+                None => self.manifest.to_string().into_bytes(),
+            };
+            let parsed: Value = serde_json::from_slice(&bytes).unwrap();
+            let media_type = parsed["mediaType"].as_str().unwrap_or("application/json");
+            let digest = Digest::of(&bytes);
+            return Reply::new(200, bytes)
+                .header("Content-Type", media_type)
+                .header("Docker-Content-Digest", digest.as_str());
+        }
+        match (self.blobs.get(name), request.from) {
+            (None, _) => Reply::new(404, r#"{"errors":[{"code":"BLOB_UNKNOWN"}]}"#),
+            (Some(bytes), None) => Reply::new(200, bytes.clone()),
+            (Some(bytes), Some(from)) if from >= bytes.len() => Reply::new(416, ""),
+            (Some(bytes), Some(from)) => {
+                let range = format!("bytes {from}-{}/{}", bytes.len() - 1, bytes.len());
+                Reply::new(206, &bytes[from..]).header("Content-Range", &range)
+            }
+        }
+    }
+}
+
+/// Longer than a pull is patient.
+pub const LONG: Duration = Duration::from_secs(20);

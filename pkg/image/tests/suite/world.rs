@@ -1,0 +1,192 @@
+//! What the tests share: a containerd to pull into, and a look at what is left in it.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use warren_image::{
+    Connection, Credentials, Error, Images, ImportOptions, Imported, Patience, Pulled, Reference, Registries,
+};
+use warren_testkit::containerd::Containerd;
+use warren_testkit::image::Archive;
+use warren_testkit::process::Process;
+use warren_testkit::scratch::Scratch;
+use warren_testkit::wait::eventually_async;
+
+const NAMESPACE: &str = "pull";
+const SOON: Duration = Duration::from_secs(60);
+
+/// A store without images.
+pub struct World {
+    pub images: Images,
+    containerd: Containerd,
+    root: PathBuf,
+}
+
+fn images(containerd: &Containerd, namespace: &str) -> Images {
+    Images::new(Connection::new(containerd.socket(), namespace).unwrap(), "overlayfs")
+}
+
+/// Registries that are given up soon.
+pub fn registries() -> Registries {
+    let patience = Patience {
+        connect: Duration::from_secs(5),
+        stall: Duration::from_millis(700),
+        tries: 3,
+        pause: Duration::from_millis(10),
+        longest_pause: Duration::from_millis(50),
+        pull: Duration::from_secs(60),
+    };
+    let mut registries = Registries::default();
+    registries.patience = patience;
+    registries
+}
+
+impl World {
+    pub fn start() -> Self {
+        Self::with(registries())
+    }
+
+    pub fn with(registries: Registries) -> Self {
+        let containerd = Containerd::start();
+        let root = containerd.directory().join("root");
+        Self::around(containerd, root, registries)
+    }
+
+    /// What is stored lies in `root`.
+    pub fn on(root: &Path) -> Self {
+        Self::around(Containerd::start_on(root), root.to_owned(), registries())
+    }
+
+    fn around(containerd: Containerd, root: PathBuf, registries: Registries) -> Self {
+        Self { images: images(&containerd, NAMESPACE).with_registries(registries), containerd, root }
+    }
+
+    /// The same images as an agent sees them that was just started.
+    pub fn again(&self) -> Images {
+        images(&self.containerd, NAMESPACE).with_registries(registries())
+    }
+
+    /// The images of another namespace of the same containerd.
+    pub fn neighbour(&self) -> Images {
+        images(&self.containerd, "neighbour").with_registries(registries())
+    }
+
+    /// What containerd stores lies below this.
+    pub fn directory(&self) -> &Path {
+        self.containerd.directory()
+    }
+
+    /// containerd, to pause it.
+    pub fn process(&mut self) -> &mut Process {
+        self.containerd.process()
+    }
+
+    pub fn ctr(&self, arguments: &[&str]) -> String {
+        self.containerd.ctr(["--namespace", NAMESPACE].iter().chain(arguments).copied())
+    }
+
+    pub async fn pull(&self, name: &str) -> Result<Pulled, Error> {
+        self.pull_as(name, None).await
+    }
+
+    pub async fn pull_as(&self, name: &str, credentials: Option<Credentials>) -> Result<Pulled, Error> {
+        self.images.pull(&Reference::parse(name).unwrap(), credentials).outcome().await
+    }
+
+    /// What `command` says in a container of the image.
+    pub fn says(&self, image: &str, command: &[&str]) -> String {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let id = format!("says-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        self.ctr(&[&["run", "--rm", image, &id], command].concat())
+    }
+
+    /// Imports an archive under the name that it gives, or another one.
+    pub async fn import(&self, archive: &Archive, name: Option<&str>) -> Result<Imported, Error> {
+        let spool = Scratch::new();
+        let options = ImportOptions {
+            spool_dir: spool.path().to_owned(),
+            max_bytes: 1 << 30,
+            name: name.map(|name| name.parse().unwrap()),
+        };
+        let imported = self.images.import(&archive.bytes[..], options).await;
+        assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0, "the spool is empty again");
+        imported.map(|mut all| all.remove(0))
+    }
+
+    /// The names of all images.
+    pub async fn names(&self) -> Vec<String> {
+        self.images.list().await.unwrap().into_iter().map(|row| row.reference).collect()
+    }
+
+    /// Blobs, snapshots, half-written blobs and leases, one per line.
+    pub fn stored(&self) -> Vec<String> {
+        let lists: [&[&str]; 4] = [
+            &["content", "ls", "--quiet"],
+            &["snapshots", "ls"],
+            &["content", "active"],
+            &["leases", "ls", "--quiet"],
+        ];
+        let lines = |arguments: &&[&str]| {
+            let said = self.ctr(arguments);
+            let is_head = |line: &str| line.starts_with("KEY") || line.starts_with("REF");
+            said.lines().filter(|line| !is_head(line)).map(str::to_owned).collect::<Vec<_>>()
+        };
+        lists.iter().flat_map(lines).collect()
+    }
+
+    /// Files and directories of blobs, half-written blobs, layers and mounts, whether containerd knows them
+    /// or not.
+    fn files(&self) -> Vec<String> {
+        let content = "io.containerd.content.v1.content";
+        let places = [
+            format!("{content}/blobs/sha256"),
+            format!("{content}/ingest"),
+            "io.containerd.snapshotter.v1.overlayfs/snapshots".to_owned(),
+            "tmpmounts".to_owned(),
+        ];
+        let entries =
+            |place: &String| std::fs::read_dir(self.root.join(place)).into_iter().flatten().flatten();
+        places.iter().flat_map(entries).map(|entry| entry.path().display().to_string()).collect()
+    }
+
+    /// Nothing is left of any image.
+    #[track_caller]
+    pub fn assert_nothing(&self) -> impl Future<Output = ()> + '_ {
+        let place = std::panic::Location::caller();
+        async move {
+            let images = self.images.list().await.unwrap();
+            assert!(images.is_empty(), "{place}: {images:?}");
+            self.eventually("an empty store", || async {
+                let stored = [self.stored(), self.files()].concat();
+                if stored.is_empty() { Ok(()) } else { Err(format!("{place}: {stored:#?}")) }
+            })
+            .await;
+        }
+    }
+
+    pub async fn eventually<T, F>(&self, what: &str, look: impl FnMut() -> F) -> T
+    where
+        F: Future<Output = Result<T, String>>,
+    {
+        eventually_async(SOON, what, look).await
+    }
+}
+
+/// Bytes that do not compress, the same for the same seed.
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        bytes.extend_from_slice(&next());
+    }
+    bytes.truncate(length);
+    bytes
+}

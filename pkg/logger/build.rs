@@ -1,0 +1,57 @@
+//! Makes the two programs that the library carries: static, without a dependency, by one call of `rustc`
+//! each.
+//!
+//! They are not cargo binaries, because `crt-static` and the relocation model are properties of a whole
+//! program: cargo could only set them for every crate of the workspace at once.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the programs are made of; the library has other files too, which must not make them anew.
+const SOURCES: [&str; 3] = ["src/program", "src/record.rs", "src/segment.rs"];
+
+fn main() {
+    let out = PathBuf::from(variable("OUT_DIR"));
+    for program in ["logger", "init"] {
+        compile(program, &out.join(format!("warren-{program}")));
+    }
+    for source in SOURCES {
+        println!("cargo:rerun-if-changed={source}");
+    }
+    println!("cargo:rerun-if-changed=build.rs");
+}
+
+/// Compiles `src/program/{program}.rs` to `into`.
+fn compile(program: &str, into: &Path) {
+    let mut rustc = Command::new(variable("RUSTC"));
+    rustc.args(["--edition", "2024", "--crate-type", "bin", "--crate-name"]).arg(format!("warren_{program}"));
+    rustc.arg("--target").arg(variable("TARGET"));
+    rustc.args(["-C", "opt-level=s", "-C", "codegen-units=1", "-C", "lto=fat", "-C", "panic=abort"]);
+    // Position-dependent, so that no relocation is done at start, which would make private pages of shared
+    // ones.
+    rustc.args(["-C", "relocation-model=static", "-C", "target-feature=+crt-static", "-C", "strip=symbols"]);
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        let mut setting = OsString::from("linker=");
+        setting.push(linker);
+        rustc.arg("-C").arg(setting);
+    }
+    // Equal sources make equal programs, wherever the checkout lies: a node then need not write them anew.
+    let mut remap = variable("CARGO_MANIFEST_DIR");
+    remap.push("=warren-logger");
+    rustc.arg("--remap-path-prefix").arg(remap);
+    rustc.arg("-o").arg(into).arg(format!("src/program/{program}.rs"));
+    let status = rustc.status().expect("cargo names a compiler that can be started");
+    assert!(
+        status.success(),
+        "cannot compile src/program/{program}.rs for {:?} ({status}); a static program needs the C library's \
+         archive (libc.a), and for another target its linker in the cargo setting `linker`",
+        variable("TARGET")
+    );
+}
+
+/// A variable that cargo sets for every build script.
+fn variable(name: &str) -> OsString {
+    env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name} for build scripts"))
+}

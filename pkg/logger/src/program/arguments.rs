@@ -1,0 +1,109 @@
+//! What the logger is told: pairs of a key and a value in any order, as containerd's shim makes them of a
+//! URI's query.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use crate::journal::Limits;
+
+/// All that may be set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arguments {
+    /// Where the files are.
+    pub dir: PathBuf,
+    /// How much is kept.
+    pub limits: Limits,
+    /// The number of the attempt that begins.
+    pub attempt: Option<u64>,
+}
+
+impl Arguments {
+    /// Reads what comes after the program's name. The error says which argument is wrong and what it should
+    /// be.
+    pub fn parse(words: &[OsString]) -> Result<Arguments, String> {
+        let (mut dir, mut max_size, mut max_files, mut attempt) = (None, None, None, None);
+        let (pairs, rest) = words.as_chunks::<2>();
+        if let [alone] = rest {
+            return Err(format!("{alone:?} stands alone: arguments are pairs of a key and a value"));
+        }
+        for [key, value] in pairs {
+            let is_second = match key.to_str() {
+                Some("dir") => dir.replace(directory(value)?).is_some(),
+                Some("max-size") => max_size.replace(number(key, value, 1)?).is_some(),
+                Some("max-files") => max_files.replace(number(key, value, 1)?).is_some(),
+                Some("attempt") => attempt.replace(number(key, value, 0)?).is_some(),
+                _ => return Err(format!("there is no argument {key:?}: {KNOWN}")),
+            };
+            if is_second {
+                return Err(format!("{key:?} is given twice"));
+            }
+        }
+        let missing = |key: &str| format!("{key:?} is missing: {KNOWN}");
+        let max_size = max_size.ok_or_else(|| missing("max-size"))?;
+        let max_files = max_files.ok_or_else(|| missing("max-files"))?;
+        let limits = Limits { max_size, max_files };
+        Ok(Arguments { dir: dir.ok_or_else(|| missing("dir"))?, limits, attempt })
+    }
+}
+
+const KNOWN: &str = "there must be `dir DIRECTORY`, `max-size BYTES` and `max-files COUNT`, and there may be \
+                     `attempt NUMBER`";
+
+fn directory(value: &OsStr) -> Result<PathBuf, String> {
+    let path = PathBuf::from(value);
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err(format!("\"dir\" is {value:?}: it must be an absolute path"))
+    }
+}
+
+fn number(key: &OsStr, value: &OsStr, least: u64) -> Result<u64, String> {
+    let parsed = value.to_str().and_then(|text| text.parse().ok()).filter(|number| *number >= least);
+    parsed.ok_or_else(|| format!("{key:?} is {value:?}: it must be a whole number, at least {least}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Arguments, String> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        Arguments::parse(&words)
+    }
+
+    #[test]
+    fn pairs_come_in_any_order() {
+        let expected =
+            Arguments { dir: "/a/b".into(), limits: Limits { max_size: 10, max_files: 3 }, attempt: Some(7) };
+        for line in [
+            "dir /a/b max-size 10 max-files 3 attempt 7",
+            "max-files 3 attempt 7 dir /a/b max-size 10",
+            "attempt 7 max-size 10 dir /a/b max-files 3",
+        ] {
+            assert_eq!(parse(line), Ok(expected.clone()), "{line}");
+        }
+        let without = parse("dir /a/b max-size 10 max-files 3").unwrap();
+        assert_eq!(without, Arguments { attempt: None, ..expected });
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (line, words) in [
+            ("dir /a max-size 10", "\"max-files\" is missing"),
+            ("max-files 1 max-size 10", "\"dir\" is missing"),
+            ("dir /a max-files 1", "\"max-size\" is missing"),
+            ("dir a max-size 10 max-files 1", "must be an absolute path"),
+            ("dir /a max-size 10k max-files 1", "\"max-size\" is \"10k\""),
+            ("dir /a max-size 10 max-files 0", "\"max-files\" is \"0\""),
+            ("dir /a max-size 10 max-files -1", "\"max-files\" is \"-1\""),
+            ("dir /a max-size 10 max-files 1 attempt ", "\"attempt\" is \"\""),
+            ("dir /a max-size 10 max-files 1 colour blue", "no argument \"colour\""),
+            ("dir /a max-size 10 max-files", "\"max-files\" stands alone"),
+            ("dir /a max-size 10 max-files 1 dir /a", "\"dir\" is given twice"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(words), "{line}: {error}");
+        }
+    }
+}

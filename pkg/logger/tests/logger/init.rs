@@ -1,0 +1,209 @@
+//! The first process of a container, in a PID namespace of its own.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use warren_testkit::scratch::Scratch;
+use warren_testkit::wait::eventually;
+
+use crate::shim::SOON;
+
+/// `unshare` is the parent of the first process: it hands on how that ended, and takes it along when it is
+/// killed.
+fn first(scratch: &Scratch, words: &[&str]) -> Command {
+    let init = warren_logger::ensure_installed(scratch.path()).unwrap().init;
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(init).args(words);
+    command
+}
+
+fn output(words: &[&str]) -> Output {
+    first(&Scratch::new(), words).output().unwrap()
+}
+
+fn code(script: &str) -> Option<i32> {
+    output(&["--", "sh", "-c", script]).status.code()
+}
+
+/// An init that runs a script.
+struct Running {
+    unshare: Child,
+    words: PathBuf,
+}
+
+impl Running {
+    fn start(scratch: &Scratch, script: &str) -> Running {
+        let words = scratch.path().join("words");
+        let mut command = first(scratch, &["--", "sh", "-c", script]);
+        command.stdin(Stdio::null()).stdout(File::create(&words).unwrap());
+        Running { unshare: command.spawn().unwrap(), words }
+    }
+
+    fn words(&self) -> String {
+        std::fs::read_to_string(&self.words).unwrap()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, word: &str) {
+        eventually(SOON, word, || if self.words().contains(word) { Ok(()) } else { Err(self.words()) });
+    }
+
+    /// As this test sees it.
+    fn init(&self) -> Pid {
+        let id = self.unshare.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        Pid::from_raw(children.trim().parse().unwrap())
+    }
+
+    fn end(&mut self) -> Option<i32> {
+        eventually(SOON, "the end", || self.unshare.try_wait().unwrap().ok_or_else(|| self.words())).code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It fails only when it has ended.
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+    }
+}
+
+#[test]
+fn it_ends_as_the_program_does() {
+    assert_eq!(code("exit 0"), Some(0));
+    assert_eq!(code("exit 42"), Some(42));
+    assert_eq!(code("kill -KILL $$"), Some(137));
+    assert_eq!(code("kill -TERM $$"), Some(143));
+    let arguments = output(&["--", "printf", "<%s>", "a b", "", "--"]);
+    assert_eq!(String::from_utf8(arguments.stdout).unwrap(), "<a b><><-->");
+}
+
+#[test]
+fn a_program_that_cannot_run_is_named() {
+    let scratch = Scratch::new();
+    let plain = scratch.path().join("plain");
+    std::fs::write(&plain, "text").unwrap();
+    for (words, code, told) in [
+        (&["--", "no-such-program"][..], 127, "cannot run \"no-such-program\""),
+        (&["--", "/no/such/program"], 127, "cannot run \"/no/such/program\""),
+        (&["--", plain.to_str().unwrap()], 126, "cannot run"),
+        (&["--", "/"], 126, "cannot run"),
+        (&["--"], 125, "must be called as"),
+        (&["sh"], 125, "must be called as"),
+    ] {
+        let output = output(words);
+        let told_is = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {told_is}");
+        assert!(told_is.starts_with("warren-init: ") && told_is.contains(told), "{words:?}: {told_is}");
+    }
+}
+
+#[test]
+fn what_nobody_waits_for_is_reaped() {
+    // Each of these is given to the first process when the shell between ends.
+    let script = "for i in $(seq 200); do (true &); done; echo started; exec tail -f /dev/null";
+    let scratch = Scratch::new();
+    let mut running = Running::start(&scratch, script);
+    running.wait_for("started");
+    let init = running.init();
+    eventually(SOON, "the end of all orphans", || {
+        let children = std::fs::read_to_string(format!("/proc/{init}/task/{init}/children")).unwrap();
+        if children.split_whitespace().count() == 1 { Ok(()) } else { Err(children) }
+    });
+    kill(init, Signal::SIGTERM).unwrap();
+    assert_eq!(running.end(), Some(143));
+}
+
+#[test]
+fn signals_are_handed_on() {
+    let script = "for s in HUP INT QUIT USR1 USR2 WINCH CONT TSTP RTMIN; do trap \"echo got $s.\" $s; done
+        trap 'echo got TERM.; exit 7' TERM; echo ready;
+        tail -f /dev/null & while :; do wait; done";
+    let scratch = Scratch::new();
+    let words = scratch.path().join("script");
+    std::fs::write(&words, script).unwrap();
+    // dash knows no real-time signals.
+    let mut running = Running::start(&scratch, &format!("exec bash {}", words.display()));
+    running.wait_for("ready");
+    let init = running.init();
+    let tell = |name: &str| {
+        let status = Command::new("kill").args(["-s", name, &init.to_string()]).status().unwrap();
+        assert!(status.success());
+        running.wait_for(&format!("got {name}."));
+    };
+    for name in ["HUP", "INT", "QUIT", "USR1", "USR2", "WINCH", "CONT", "TSTP", "RTMIN"] {
+        tell(name);
+    }
+    tell("TERM");
+    assert_eq!(running.end(), Some(7));
+}
+
+#[test]
+fn a_signal_that_comes_first_is_not_lost() {
+    for _ in 0..warren_testkit::soak::count(20, 500) {
+        let scratch = Scratch::new();
+        let mut running = Running::start(&scratch, "exec tail -f /dev/null");
+        let init = eventually(SOON, "the first process", || {
+            let id = running.unshare.id();
+            let path = format!("/proc/{id}/task/{id}/children");
+            let child = std::fs::read_to_string(path).unwrap_or_default();
+            let pid: i32 = child.trim().parse().map_err(|_| "no child".to_owned())?;
+            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            if comm == "warren-init\n" && is_prepared(pid) { Ok(Pid::from_raw(pid)) } else { Err(comm) }
+        });
+        kill(init, Signal::SIGTERM).unwrap();
+        assert_eq!(running.end(), Some(143));
+    }
+}
+
+/// Whether the process holds SIGTERM back. While it waits for signals, which it does as soon as it has a
+/// child, the kernel does not show it.
+fn is_prepared(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap_or("0");
+    let is_holding = u64::from_str_radix(blocked.trim(), 16).unwrap_or(0) & (1 << 14) != 0;
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    is_holding || !children.is_empty()
+}
+
+#[test]
+fn the_program_starts_with_clean_signals() {
+    let output = output(&["--", "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let set = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    };
+    assert_eq!(set("SigBlk:"), 0);
+    // What whoever runs this test ignores stays ignored, but these are what the programs on the way there
+    // change.
+    for signal in [Signal::SIGPIPE, Signal::SIGTTOU, Signal::SIGCHLD] {
+        assert_eq!(set("SigIgn:") & (1 << (signal as i32 - 1)), 0, "{signal} is ignored");
+    }
+}
+
+#[test]
+fn the_program_has_the_terminal() {
+    let scratch = Scratch::new();
+    let init = warren_logger::ensure_installed(scratch.path()).unwrap().init;
+    // `script` gives it a terminal of its own; the numbers of a process and of the terminal's group are
+    // fields 5 and 8.
+    let stat = "read -r line < /proc/self/stat; set -- ${line##*)}; echo group $3 terminal $6 mine $$";
+    let inner = format!("{} -- sh -c '{stat}'", init.display());
+    let transcript = scratch.path().join("transcript");
+    let output = Command::new("script")
+        .args(["-q", "-e", "-c", &inner])
+        .arg(&transcript)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert!(output.status.success() && words.len() >= 6 && words[0] == "group", "{text}");
+    assert_eq!(words[1], words[3], "{text}");
+    assert_eq!(words[1], words[5], "{text}");
+    assert!(Path::new(&transcript).exists());
+}

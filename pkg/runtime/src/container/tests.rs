@@ -1,0 +1,162 @@
+//! What a spec is refused for, without a machine.
+
+use warren_types::MilliCpu;
+
+use super::*;
+
+fn spec() -> ContainerSpec {
+    let owner = Owner { task: "t".into(), attempt: 1, spec_hash: "h".into() };
+    let new = ContainerSpec::new(ContainerId::parse("a").unwrap(), owner, Reference::parse("x").unwrap());
+    ContainerSpec { assignment: vec![0; MAX_ASSIGNMENT], hostname: "web-1".into(), ..new }
+}
+
+fn refused(field: &str, change: impl FnOnce(&mut ContainerSpec)) {
+    let mut spec = spec();
+    change(&mut spec);
+    let error = spec.check().expect_err(field);
+    assert!(matches!(&error, Error::InvalidSpec { field: f, .. } if f == field), "{field}: {error}");
+    assert!(!error.is_transient());
+}
+
+fn accepted(change: impl FnOnce(&mut ContainerSpec)) {
+    let mut spec = spec();
+    change(&mut spec);
+    spec.check().unwrap();
+}
+
+fn words(list: &[&str]) -> Vec<String> {
+    list.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn logger() -> Log {
+    Log::Binary { program: "/l".into(), dir: "/d".into(), max_size: Bytes(1), max_files: 1 }
+}
+
+#[test]
+fn the_least_spec_is_good_whatever_its_id() {
+    let spec = ContainerSpec::new(
+        ContainerId::parse(&"a".repeat(76)).unwrap(),
+        Owner { task: "t".into(), attempt: 1, spec_hash: "h".into() },
+        Reference::parse("x").unwrap(),
+    );
+    spec.check().unwrap();
+    assert_eq!(spec.hostname.len(), 64);
+}
+
+#[test]
+fn a_bad_process_is_refused_by_field() {
+    refused("env", |s| s.env.push((String::new(), "x".into())));
+    refused("env", |s| s.env.push(("A=B".into(), "x".into())));
+    refused("command", |s| s.args = Some(vec!["a\0b".into()]));
+    refused("workdir", |s| s.workdir = Some("srv".into()));
+    refused("user", |s| s.user = Some(String::new()));
+    refused("init", |s| s.init = Some("init".into()));
+    refused("hostname", |s| s.hostname = "a b".into());
+    refused("hostname", |s| s.hostname.clear());
+    refused("tty", |s| s.tty = true);
+    accepted(|s| (s.tty, s.log) = (true, logger()));
+}
+
+#[test]
+fn bad_resources_are_refused_by_field() {
+    accepted(|s| s.limits = Limits { cpu: Some(MIN_CPU), memory: Some(MIN_MEMORY), pids: Some(1) });
+    refused("limits.cpu", |s| s.limits.cpu = Some(MilliCpu(9)));
+    refused("limits.memory", |s| s.limits.memory = Some(Bytes(1 << 20)));
+    refused("limits.pids", |s| s.limits.pids = Some(0));
+    refused("reservations.memory", |s| {
+        s.limits.memory = Some(Bytes(8 << 20));
+        s.reservations.memory = Some(Bytes(9 << 20));
+    });
+    let ulimit = |name: &str, soft, hard| Ulimit { name: name.into(), soft, hard };
+    accepted(|s| s.ulimits = vec![ulimit("nofile", 1, Ulimit::UNLIMITED), ulimit("core", 0, 0)]);
+    refused("ulimits[0].name", |s| s.ulimits = vec![ulimit("files", 1, 2)]);
+    refused("ulimits[1].name", |s| s.ulimits = vec![ulimit("core", 1, 2), ulimit("core", 1, 2)]);
+    refused("ulimits[0].soft", |s| s.ulimits = vec![ulimit("core", 3, 2)]);
+    refused("shm_size", |s| s.shm_size = Some(Bytes(1)));
+    refused("oom_score_adj", |s| s.oom_score_adj = Some(1001));
+}
+
+#[test]
+fn only_settings_of_the_containers_own_namespaces_are_taken() {
+    let set = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+    for key in ["net.core.somaxconn", "kernel.sem", "fs.mqueue.msg_max", "kernel.domainname"] {
+        accepted(|s| s.sysctls = set(key, "1"));
+    }
+    for key in ["vm.swappiness", "kernel.hostname", "kernel.panic", "fs.file-max", "net", "net..x", "../x"] {
+        refused(&format!("sysctls[{key:?}]"), |s| s.sysctls = set(key, "1"));
+    }
+    refused("sysctls[\"kernel.sem\"]", |s| s.sysctls = set("kernel.sem", "1\n2"));
+    refused("sysctls[\"net.core.somaxconn\"]", |s| {
+        s.sysctls = set("net.core.somaxconn", "1");
+        s.network = Network::Host;
+    });
+}
+
+#[test]
+fn bad_rights_are_refused_by_field() {
+    accepted(|s| s.cap_add = words(&["NET_ADMIN", "cap_sys_time", "all"]));
+    refused("cap_add[1]", |s| s.cap_add = words(&["CHOWN", "FLY"]));
+    refused("cap_drop[0]", |s| s.cap_drop = words(&[""]));
+    let device = |source: &str, target: &str| Device {
+        source: source.into(),
+        target: target.into(),
+        access: Access::FULL,
+    };
+    accepted(|s| s.devices = vec![device("/dev/null", "/dev/x"), device("/dev/null", "/dev/y")]);
+    refused("devices[0].source", |s| s.devices = vec![device("null", "/dev/x")]);
+    refused("devices[0].target", |s| s.devices = vec![device("/dev/null", "/dev/../x")]);
+    refused("devices[1].target", |s| s.devices = vec![device("/dev/null", "/x"), device("/dev/zero", "/x")]);
+    refused("devices[0].access", |s| {
+        let access = Access { read: false, write: false, mknod: false };
+        s.devices = vec![Device { access, ..device("/dev/null", "/x") }];
+    });
+}
+
+#[test]
+fn bad_mounts_are_refused_by_field() {
+    let bind = |path: &str, target: &str| Mount {
+        target: target.into(),
+        source: MountSource::Bind { path: path.into(), recursive: true, propagation: Propagation::default() },
+        read_only: false,
+    };
+    let tmpfs = |size, mode, options: &[&str]| Mount {
+        target: "/t".into(),
+        source: MountSource::Tmpfs { size, mode, options: words(options) },
+        read_only: false,
+    };
+    accepted(|s| {
+        s.mounts = vec![bind("/a", "/x"), tmpfs(Some(Bytes(4096)), Some(0o1777), &["exec", "uid=5"])];
+    });
+    for target in ["x", "/", "/a/../b", "/proc", "/proc/sys", "/dev", "/sys/"] {
+        refused("mounts[0].target", |s| s.mounts = vec![bind("/a", target)]);
+    }
+    refused("mounts[1].target", |s| s.mounts = vec![bind("/a", "/x"), bind("/b", "/x/")]);
+    refused("mounts[0].target", |s| {
+        s.init = Some("/i".into());
+        s.mounts = vec![bind("/a", INIT)];
+    });
+    refused("mounts[0].source", |s| s.mounts = vec![bind("a", "/x")]);
+    refused("mounts[0].size", |s| s.mounts = vec![tmpfs(Some(Bytes(1)), None, &[])]);
+    refused("mounts[0].mode", |s| s.mounts = vec![tmpfs(None, Some(0o10000), &[])]);
+    for option in ["size=1", "mode=7", "uid=x", "uid=+1", "uid", "bind", ""] {
+        refused("mounts[0].options", |s| s.mounts = vec![tmpfs(None, None, &[option])]);
+    }
+    refused("files[0]", |s| s.files = vec![HostFile { source: "a".into(), target: "/b".into() }]);
+}
+
+#[test]
+fn bad_logs_and_notes_are_refused_by_field() {
+    let log = |program: &str, dir: &str, max_size, max_files| {
+        let log =
+            Log::Binary { program: program.into(), dir: dir.into(), max_size: Bytes(max_size), max_files };
+        move |s: &mut ContainerSpec| s.log = log
+    };
+    accepted(log("/l", "/d", 1, 1));
+    refused("log.program", log("logger", "/d", 1, 1));
+    refused("log.dir", log("/l", "logs", 1, 1));
+    refused("log.max_size", log("/l", "/d", 0, 1));
+    refused("log.max_files", log("/l", "/d", 1, 0));
+    refused("assignment", |s| s.assignment.push(0));
+    refused("labels", |s| drop(s.labels.insert("warren.task".into(), "x".into())));
+    refused("labels", |s| drop(s.labels.insert("k".into(), "x".repeat(4096))));
+}

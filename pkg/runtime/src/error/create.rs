@@ -1,0 +1,157 @@
+//! What a failed creation of a process was about: the command, a field of the spec, or none of them.
+//!
+//! runc and crun have no codes for this, only words.
+
+use tonic::Status;
+use warren_image::Fault;
+
+use super::Error;
+use crate::container::ContainerSpec;
+
+impl Error {
+    /// The error of a failed process creation: recognises what runc and crun say about a command that they cannot
+    /// run, and about what they cannot do for the container.
+    pub(crate) fn of_create(spec: &ContainerSpec, command: &str, status: &Status) -> Self {
+        let message = status.message();
+        if Fault::of(status) == Fault::Other {
+            if let Some(reason) = unrunnable(message) {
+                return Self::CommandNotFound { command: command.to_owned(), reason };
+            }
+            if let Some(field) = blamed(spec, message) {
+                return Self::invalid(field, said(message));
+            }
+        }
+        Self::of(format!("create the process of container {}", spec.id), status)
+    }
+}
+
+/// The field that asked for what the runtime could not do, if the message is about one.
+fn blamed(spec: &ContainerSpec, message: &str) -> Option<String> {
+    // The file that runc writes, and the words of its own check.
+    let sysctl = |key: &&String| {
+        message.contains(&format!("/proc/sys/{}:", key.replace('.', "/")))
+            || message.contains(&format!("sysctl {key:?} "))
+    };
+    if let Some(key) = spec.sysctls.keys().find(sysctl) {
+        return Some(format!("sysctls[{key:?}]"));
+    }
+    if message.contains("error mounting") {
+        let at = |target: &std::path::Path| message.contains(&format!("to rootfs at {target:?}"));
+        let place = spec.mounts.iter().position(|mount| at(&mount.target))?;
+        return Some(format!("mounts[{place}]"));
+    }
+    let about = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if !spec.ulimits.is_empty() && about(&["rlimit"]) {
+        return Some("ulimits".to_owned());
+    }
+    let made = |dir: &String| about(&["chdir to cwd", &format!("mkdir {}: ", dir.trim_end_matches('/'))]);
+    spec.workdir.as_ref().filter(|dir| made(dir)).map(|_| "workdir".to_owned())
+}
+
+/// The end of a long chain of words, which is where the reason is.
+fn said(message: &str) -> &str {
+    const CHAIN: [&str; 3] = ["error during container init: ", "container process: ", "runc create failed: "];
+    let message = message.trim_end_matches(": unknown");
+    CHAIN.iter().find_map(|link| Some(message.split_once(link)?.1)).unwrap_or(message)
+}
+
+/// The part of a runtime's message that says why a command cannot be run, if that is what it is about.
+///
+/// runc: `... unable to start container process: exec: "/x": stat /x: no such file or directory: unknown`.
+/// crun: `... executable file `/x` not found: No such file or directory: unknown` or `... open executable:
+/// ...`.
+fn unrunnable(message: &str) -> Option<String> {
+    let start = ["exec: \"", "executable file `", "open executable: "]
+        .iter()
+        .filter_map(|marker| message.find(marker))
+        .min()?;
+    let said = message[start..].trim_end_matches(": unknown");
+    let said = match said.strip_prefix("exec: \"") {
+        // What follows the quoted command.
+        Some(rest) => rest.split_once("\": ").map_or(rest, |(_, reason)| reason),
+        None => said,
+    };
+    const REASONS: [&str; 6] = [
+        "not found",
+        "no such file",
+        "permission denied",
+        "is a directory",
+        "not a directory",
+        "exec format error",
+    ];
+    let lower = said.to_lowercase();
+    REASONS.iter().any(|reason| lower.contains(reason)).then(|| said.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_types::Bytes;
+
+    use super::*;
+    use crate::container::{Mount, MountSource, Ulimit};
+    use crate::spec::samples::spec;
+
+    const RUNC: &str = "failed to create shim task: OCI runtime create failed: runc create failed: \
+                        unable to start container process: ";
+
+    #[test]
+    fn an_unrunnable_command_is_told_from_other_failures() {
+        for (message, want) in [
+            (
+                format!("{RUNC}exec: \"/nope\": stat /nope: no such file or directory: unknown"),
+                Some("stat /nope: no such file or directory"),
+            ),
+            (
+                format!("{RUNC}exec: \"nope\": executable file not found in $PATH: unknown"),
+                Some("executable file not found in $PATH"),
+            ),
+            (format!("{RUNC}exec: \"/etc\": is a directory: unknown"), Some("is a directory")),
+            (format!("{RUNC}exec: \"/etc/passwd\": permission denied: unknown"), Some("permission denied")),
+            (
+                "OCI runtime create failed: executable file `/x` not found: No such file or directory"
+                    .to_owned(),
+                Some("executable file `/x` not found: No such file or directory"),
+            ),
+            (format!("{RUNC}error mounting \"/x\" to rootfs at \"/y\": no such file or directory"), None),
+            ("failed to mount rootfs component: no such file or directory".to_owned(), None),
+        ] {
+            assert_eq!(unrunnable(&message).as_deref(), want, "{message}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_done_for_a_field_is_that_fields_error() {
+        let asked = ContainerSpec {
+            sysctls: [("net.ipv4.nope".to_owned(), "1".to_owned())].into(),
+            ulimits: vec![Ulimit { name: "core".into(), soft: 1, hard: 1 }],
+            workdir: Some("/etc/passwd".into()),
+            mounts: vec![Mount {
+                target: "/etc/data".into(),
+                source: MountSource::Tmpfs { size: Some(Bytes(4096)), mode: None, options: Vec::new() },
+                read_only: false,
+            }],
+            ..spec()
+        };
+        let init = format!("{RUNC}error during container init: ");
+        for (words, want) in [
+            ("open /proc/sys/net/ipv4/nope: no such file or directory", Some("sysctls[\"net.ipv4.nope\"]")),
+            ("error mounting \"tmpfs\" to rootfs at \"/etc/data\": not a directory", Some("mounts[0]")),
+            ("error mounting \"/x\" to rootfs at \"/etc/hosts\": not a directory", None),
+            ("error setting rlimits for ready process: operation not permitted", Some("ulimits")),
+            ("chdir to cwd (\"/etc/passwd\") set in config.json failed: not a directory", Some("workdir")),
+            ("mkdir /etc/passwd: not a directory", Some("workdir")),
+            ("device busy", None),
+        ] {
+            let error = Error::of_create(&asked, "/x", &Status::unknown(format!("{init}{words}: unknown")));
+            match (&error, want) {
+                (Error::InvalidSpec { field, reason }, Some(want)) => {
+                    assert_eq!((field.as_str(), reason.as_str()), (want, words));
+                }
+                (Error::Failed { .. }, None) => assert!(error.is_transient()),
+                other => panic!("{words}: {other:?}"),
+            }
+            let plain = Error::of_create(&spec(), "/x", &Status::unknown(format!("{init}{words}: unknown")));
+            assert!(matches!(plain, Error::Failed { .. }), "nobody asked: {plain}");
+        }
+    }
+}

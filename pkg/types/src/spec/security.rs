@@ -1,0 +1,285 @@
+//! What a task may do beyond, or less than, what every container may.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::storage::is_plain_absolute;
+use crate::Violations;
+
+/// A capability of Linux, or all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Capability(&'static str);
+
+/// Every capability there is, as of Linux 5.9, and `ALL`.
+const CAPABILITIES: [&str; 42] = [
+    "ALL",
+    "AUDIT_CONTROL",
+    "AUDIT_READ",
+    "AUDIT_WRITE",
+    "BLOCK_SUSPEND",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "KILL",
+    "LEASE",
+    "LINUX_IMMUTABLE",
+    "MAC_ADMIN",
+    "MAC_OVERRIDE",
+    "MKNOD",
+    "NET_ADMIN",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_RAW",
+    "PERFMON",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYSLOG",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_CHROOT",
+    "SYS_MODULE",
+    "SYS_NICE",
+    "SYS_PACCT",
+    "SYS_PTRACE",
+    "SYS_RAWIO",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "WAKE_ALARM",
+];
+
+impl Capability {
+    /// Every capability.
+    pub const EVERY: Self = Self("ALL");
+
+    /// Without `CAP_`: `NET_ADMIN`, or `ALL`.
+    pub fn as_str(self) -> &'static str {
+        self.0
+    }
+
+    /// All names there are, sorted.
+    pub fn names() -> &'static [&'static str] {
+        &CAPABILITIES
+    }
+}
+
+impl FromStr for Capability {
+    type Err = String;
+
+    /// In any case, with or without `CAP_`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let upper = text.to_ascii_uppercase();
+        let name = upper.strip_prefix("CAP_").unwrap_or(&upper);
+        let place = CAPABILITIES.binary_search(&name);
+        place
+            .map(|place| Self(CAPABILITIES[place]))
+            .map_err(|_| format!("{text:?} is no capability of Linux; give a name like NET_ADMIN, or ALL"))
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.0)
+    }
+}
+
+impl Serialize for Capability {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Capability {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A device of the node that the container can use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Device {
+    /// Absolute path on the node.
+    pub source: String,
+    /// Absolute path in the container.
+    pub target: String,
+    /// What the container may do with it.
+    pub access: DeviceAccess,
+}
+
+/// What a container may do with a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DeviceAccess {
+    /// Read it.
+    pub read: bool,
+    /// Write to it.
+    pub write: bool,
+    /// Make another node for it.
+    pub mknod: bool,
+}
+
+impl DeviceAccess {
+    /// Everything.
+    pub const FULL: Self = Self { read: true, write: true, mknod: true };
+}
+
+impl FromStr for DeviceAccess {
+    type Err = String;
+
+    /// Letters of `rwm`, each at most once.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut access = Self { read: false, write: false, mknod: false };
+        for letter in text.chars() {
+            let flag = match letter {
+                'r' => &mut access.read,
+                'w' => &mut access.write,
+                'm' => &mut access.mknod,
+                _ => return Err(format!("{text:?} is no device access; give some of the letters rwm")),
+            };
+            if std::mem::replace(flag, true) {
+                return Err(format!("{text:?} says {letter} twice"));
+            }
+        }
+        let nothing = || "no access at all; give some of the letters rwm".to_string();
+        (access.read || access.write || access.mknod).then_some(access).ok_or_else(nothing)
+    }
+}
+
+impl fmt::Display for DeviceAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = |on: bool, letter| if on { letter } else { "" };
+        write!(f, "{}{}{}", letter(self.read, "r"), letter(self.write, "w"), letter(self.mknod, "m"))
+    }
+}
+
+impl Device {
+    /// Everything wrong with the device; paths are relative to it.
+    pub fn validate(&self) -> Violations {
+        let mut wrong = Violations::default();
+        for (path, text) in [("source", &self.source), ("target", &self.target)] {
+            if !is_plain_absolute(text) || text.len() < 2 {
+                wrong.add(path, format!("{text:?} is not an absolute path without '..'"));
+            }
+        }
+        wrong
+    }
+}
+
+/// A bound of the kernel on each process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Ulimit {
+    /// On what.
+    pub name: UlimitName,
+    /// Where it begins; `None` is unlimited.
+    pub soft: Option<u64>,
+    /// What the process may raise it to; `None` is unlimited.
+    pub hard: Option<u64>,
+}
+
+/// What an [`Ulimit`] bounds, in the words of `setrlimit(2)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UlimitName(&'static str);
+
+const ULIMITS: [&str; 16] = [
+    "as",
+    "core",
+    "cpu",
+    "data",
+    "fsize",
+    "locks",
+    "memlock",
+    "msgqueue",
+    "nice",
+    "nofile",
+    "nproc",
+    "rss",
+    "rtprio",
+    "rttime",
+    "sigpending",
+    "stack",
+];
+
+impl UlimitName {
+    /// `nofile`.
+    pub fn as_str(self) -> &'static str {
+        self.0
+    }
+
+    /// All names there are, sorted.
+    pub fn names() -> &'static [&'static str] {
+        &ULIMITS
+    }
+}
+
+impl FromStr for UlimitName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let place = ULIMITS.binary_search(&text);
+        place
+            .map(|place| Self(ULIMITS[place]))
+            .map_err(|_| format!("{text:?} is no ulimit; give one of {}", ULIMITS.join(", ")))
+    }
+}
+
+impl fmt::Display for UlimitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.0)
+    }
+}
+
+impl Serialize for UlimitName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for UlimitName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Which system calls a container may make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Seccomp {
+    /// Those of the default profile.
+    #[default]
+    Default,
+    /// All.
+    Unconfined,
+}
+
+impl FromStr for Seccomp {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "default" => Ok(Self::Default),
+            "unconfined" => Ok(Self::Unconfined),
+            _ => Err(format!("{text:?} is no seccomp profile; give default or unconfined")),
+        }
+    }
+}
+
+impl fmt::Display for Seccomp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Default => "default",
+            Self::Unconfined => "unconfined",
+        })
+    }
+}

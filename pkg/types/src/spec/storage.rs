@@ -1,0 +1,121 @@
+//! What a task sees mounted.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, Violations};
+
+/// How many mounts a task may have.
+pub const MAX_MOUNTS: usize = 64;
+/// The smallest tmpfs: one page.
+pub const MIN_TMPFS: Bytes = Bytes(4096);
+
+/// Something mounted in a container, beside its own file system.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Mount {
+    /// Where in the container: absolute.
+    pub target: String,
+    /// What.
+    pub source: MountSource,
+    /// The container cannot write to it.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// What is mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum MountSource {
+    /// A file or directory of the node, which must be there.
+    #[serde(rename_all = "camelCase")]
+    Bind {
+        /// Absolute path on the node.
+        path: String,
+        /// Which mounts made later are seen on the other side.
+        propagation: Propagation,
+        /// Mounts below it are seen as well.
+        recursive: bool,
+    },
+    /// Memory of the container's own, gone with it.
+    #[serde(rename_all = "camelCase")]
+    Tmpfs {
+        /// At most so much; `None` is half of the node's memory, bounded by the container's memory limit.
+        size: Option<Bytes>,
+        /// Permission bits of its root; `None` is 1777.
+        mode: Option<u32>,
+        /// Programs on it can be run.
+        exec: bool,
+    },
+}
+
+/// Which mounts made later are seen on the other side of a bind mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Propagation {
+    /// None.
+    #[default]
+    Private,
+    /// Those of the node in the container.
+    Slave,
+    /// Both ways.
+    Shared,
+}
+
+impl Propagation {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Private, Self::Slave, Self::Shared];
+
+    /// As people write it: `rslave`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Private => "rprivate",
+            Self::Slave => "rslave",
+            Self::Shared => "rshared",
+        }
+    }
+}
+
+impl FromStr for Propagation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|propagation| propagation.as_str() == text);
+        known.ok_or_else(|| format!("{text:?} is no propagation; give rprivate, rslave or rshared"))
+    }
+}
+
+/// An absolute path without `.` and `..`, so that it says where it leads.
+pub(super) fn is_plain_absolute(path: &str) -> bool {
+    let mut parts = path.split('/');
+    parts.next() == Some("") && parts.all(|part| part != "." && part != "..") && !path.contains('\0')
+}
+
+impl Mount {
+    /// Everything wrong with the mount; paths are relative to it.
+    pub fn validate(&self) -> Violations {
+        let mut wrong = Violations::default();
+        let target = self.target.trim_end_matches('/');
+        if !is_plain_absolute(&self.target) || target.is_empty() {
+            let message = format!("{:?} is not an absolute path below / without '..'", self.target);
+            wrong.add("target", message);
+        }
+        if ["/proc", "/sys", "/dev"].contains(&target) {
+            wrong.add("target", format!("{target} is the container's own; mount below it"));
+        }
+        match &self.source {
+            MountSource::Bind { path, .. } if !is_plain_absolute(path) => {
+                wrong.add("source.bind.path", format!("{path:?} is not an absolute path without '..'"));
+            }
+            MountSource::Tmpfs { size: Some(size), .. } if *size < MIN_TMPFS => {
+                wrong.add("source.tmpfs.size", format!("{size} is less than a page of {MIN_TMPFS}"));
+            }
+            MountSource::Tmpfs { mode: Some(mode), .. } if *mode > 0o7777 => {
+                wrong.add("source.tmpfs.mode", format!("{mode:o} has more than the permission bits 7777"));
+            }
+            MountSource::Bind { .. } | MountSource::Tmpfs { .. } => {}
+        }
+        wrong
+    }
+}

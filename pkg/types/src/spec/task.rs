@@ -1,0 +1,400 @@
+//! What one task runs, and within which bounds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::RestartPolicy;
+use super::security::{Capability, Device, Seccomp, Ulimit};
+use super::storage::{MAX_MOUNTS, Mount, is_plain_absolute};
+use crate::{Bytes, ImageReference, MilliCpu, Resources, Signal, Violations};
+
+/// runc does not start a container with less memory than this.
+pub const MIN_MEMORY_LIMIT: Bytes = Bytes(6 << 20);
+/// The kernel's smallest CFS quota (1 ms of a 100 ms period).
+pub const MIN_CPU_LIMIT: MilliCpu = MilliCpu(10);
+/// Grace between the stop signal and SIGKILL when none is given.
+pub const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(10);
+/// Longest grace: what stops longer holds up drains and updates for too long.
+pub const MAX_STOP_GRACE: Duration = Duration::from_secs(24 * 3600);
+/// How many of a kind (groups, hosts, devices, ulimits, sysctls) a task may have.
+const MAX_ITEMS: usize = 64;
+/// The smallest and largest size of one log file.
+const LOG_SIZES: std::ops::RangeInclusive<Bytes> = Bytes(64 << 10)..=Bytes(1 << 40);
+/// The most log files that are kept.
+const MAX_LOG_FILES: u32 = 1000;
+
+/// What one task runs, and within which bounds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TaskSpec {
+    /// The image.
+    pub image: ImageReference,
+    /// When a registry is asked for it.
+    #[serde(default)]
+    pub pull: PullPolicy,
+    /// Replaces the image's ENTRYPOINT. The image's CMD is then dropped too, as in Docker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// Replaces the image's CMD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args: Option<Vec<String>>,
+    /// Added to the image's environment; each name once.
+    #[serde(default)]
+    pub env: Vec<EnvVar>,
+    /// Working directory, absolute, made if missing; `None` is the image's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    /// `user[:group]`, names of the container's own files or numbers; `None` is the image's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Further groups, by name or number.
+    #[serde(default)]
+    pub groups: Vec<String>,
+    /// Host name seen inside; `None` is made from service and slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// Further lines of `/etc/hosts`.
+    #[serde(default)]
+    pub hosts: Vec<HostEntry>,
+    /// A terminal for standard input and output.
+    #[serde(default)]
+    pub tty: bool,
+    /// A small init is process 1: it forwards signals and reaps what the program leaves behind.
+    #[serde(default)]
+    pub init: bool,
+    /// Asks the process to end; `None` is the image's, or SIGTERM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<Signal>,
+    /// Time between the stop signal and SIGKILL.
+    #[serde(default = "default_stop_grace")]
+    pub stop_grace: Duration,
+    /// What the kernel enforces.
+    #[serde(default)]
+    pub limits: Limits,
+    /// What the scheduler sets aside on the node.
+    #[serde(default)]
+    pub reservations: Resources,
+    /// Bounds on each process; each name once.
+    #[serde(default)]
+    pub ulimits: Vec<Ulimit>,
+    /// Kernel settings of the container's own namespaces: `net.core.somaxconn`.
+    #[serde(default)]
+    pub sysctls: BTreeMap<String, String>,
+    /// Size of `/dev/shm`; `None` is 64 MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shm_size: Option<Bytes>,
+    /// -1000 to 1000: the higher, the sooner the kernel ends it when the node lacks memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oom_score_adj: Option<i32>,
+    /// Everything that root of the node may do.
+    #[serde(default)]
+    pub privileged: bool,
+    /// Beyond the default ones.
+    #[serde(default)]
+    pub cap_add: Vec<Capability>,
+    /// Taken from the default ones.
+    #[serde(default)]
+    pub cap_drop: Vec<Capability>,
+    /// No program gets more rights than the one that started it.
+    #[serde(default)]
+    pub no_new_privileges: bool,
+    /// Which system calls it may make.
+    #[serde(default)]
+    pub seccomp: Seccomp,
+    /// Devices of the node.
+    #[serde(default)]
+    pub devices: Vec<Device>,
+    /// The container's own file system cannot be written to.
+    #[serde(default)]
+    pub read_only: bool,
+    /// What is mounted; each target once.
+    #[serde(default)]
+    pub mounts: Vec<Mount>,
+    /// When the worker starts it again.
+    #[serde(default)]
+    pub restart: RestartPolicy,
+    /// How much of its output is kept.
+    #[serde(default)]
+    pub logs: LogLimits,
+}
+
+fn default_stop_grace() -> Duration {
+    DEFAULT_STOP_GRACE
+}
+
+/// When a registry is asked for an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PullPolicy {
+    /// When the node does not have it.
+    #[default]
+    Missing,
+    /// For every new revision, so that a tag means what it means then.
+    Always,
+    /// Never: the node has it, or the task is rejected there.
+    Never,
+}
+
+impl PullPolicy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Missing, Self::Always, Self::Never];
+
+    /// As people write it: `missing`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
+}
+
+impl std::str::FromStr for PullPolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|policy| policy.as_str() == text);
+        known.ok_or_else(|| format!("{text:?} is no pull policy; give missing, always or never"))
+    }
+}
+
+/// One environment variable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvVar {
+    /// Without `=` and NUL, not empty.
+    pub name: String,
+    /// Without NUL.
+    pub value: String,
+}
+
+/// A line of `/etc/hosts`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HostEntry {
+    /// A host name.
+    pub name: String,
+    /// Where it leads.
+    pub address: Ipv4Addr,
+}
+
+/// Bounds that the kernel enforces on a container. `None` is unlimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Limits {
+    /// CPU time per wall time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<MilliCpu>,
+    /// Memory including the page cache it is charged for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Bytes>,
+    /// Processes and threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u32>,
+}
+
+/// How much of a task's output its node keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LogLimits {
+    /// Of one file.
+    pub max_size: Bytes,
+    /// How many of them; the oldest goes when a further one begins.
+    pub max_files: u32,
+}
+
+impl Default for LogLimits {
+    fn default() -> Self {
+        Self { max_size: Bytes(10 << 20), max_files: 5 }
+    }
+}
+
+impl TaskSpec {
+    /// A task of `image` with nothing else said.
+    pub fn new(image: ImageReference) -> Self {
+        Self {
+            image,
+            pull: PullPolicy::default(),
+            command: None,
+            args: None,
+            env: Vec::new(),
+            workdir: None,
+            user: None,
+            groups: Vec::new(),
+            hostname: None,
+            hosts: Vec::new(),
+            tty: false,
+            init: false,
+            stop_signal: None,
+            stop_grace: DEFAULT_STOP_GRACE,
+            limits: Limits::default(),
+            reservations: Resources::default(),
+            ulimits: Vec::new(),
+            sysctls: BTreeMap::new(),
+            shm_size: None,
+            oom_score_adj: None,
+            privileged: false,
+            cap_add: Vec::new(),
+            cap_drop: Vec::new(),
+            no_new_privileges: false,
+            seccomp: Seccomp::default(),
+            devices: Vec::new(),
+            read_only: false,
+            mounts: Vec::new(),
+            restart: RestartPolicy::default(),
+            logs: LogLimits::default(),
+        }
+    }
+
+    /// Everything wrong with the spec; paths are relative to it.
+    pub fn validate(&self) -> Violations {
+        let mut wrong = Violations::default();
+        self.validate_process(&mut wrong);
+        self.validate_identity(&mut wrong);
+        self.validate_resources(&mut wrong);
+        self.validate_mounts(&mut wrong);
+        wrong.nest("restart", self.restart.validate());
+        if !LOG_SIZES.contains(&self.logs.max_size) {
+            let message = format!("{} is not between 64KiB and 1TiB", self.logs.max_size);
+            wrong.add("logs.maxSize", message);
+        }
+        if !(1..=MAX_LOG_FILES).contains(&self.logs.max_files) {
+            let message = format!("{} is not between 1 and {MAX_LOG_FILES}", self.logs.max_files);
+            wrong.add("logs.maxFiles", message);
+        }
+        wrong
+    }
+
+    fn validate_process(&self, wrong: &mut Violations) {
+        if self.command.as_ref().is_some_and(|command| command.first().is_none_or(String::is_empty)) {
+            wrong.add("command", "is empty; leave it out to run the image's own entrypoint");
+        }
+        let mut words = self.command.iter().flatten().chain(self.args.iter().flatten());
+        if words.any(|word| word.contains('\0')) {
+            wrong.add("args", "a NUL byte cannot be passed to a program");
+        }
+        let mut seen = BTreeSet::new();
+        for (i, EnvVar { name, value }) in self.env.iter().enumerate() {
+            if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+                wrong.add(format!("env[{i}].name"), format!("{name:?} is not a variable's name"));
+            }
+            if !seen.insert(name) {
+                wrong.add(format!("env[{i}].name"), format!("{name} is given twice"));
+            }
+        }
+        if self.stop_grace > MAX_STOP_GRACE {
+            wrong.add("stopGrace", "is longer than 24 hours");
+        }
+        if let Some(workdir) = self.workdir.as_ref().filter(|path| !is_plain_absolute(path)) {
+            wrong.add("workdir", format!("{workdir:?} is not an absolute path without '..'"));
+        }
+    }
+
+    fn validate_identity(&self, wrong: &mut Violations) {
+        let account = |text: &str| {
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-$".contains(&b);
+            (1..=64).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('-')
+        };
+        if let Some(user) = &self.user {
+            let (name, group) = user.split_once(':').unwrap_or((user, "0"));
+            if !account(name) || !account(group) {
+                let message = format!("{user:?} is not user[:group], by name or number");
+                wrong.add("user", message);
+            }
+        }
+        bounded("groups", self.groups.len(), wrong);
+        for (i, group) in self.groups.iter().enumerate().filter(|(_, group)| !account(group)) {
+            wrong.add(format!("groups[{i}]"), format!("{group:?} is not a group's name or number"));
+        }
+        if let Some(hostname) = self.hostname.as_ref().filter(|name| !is_host_name(name, 64)) {
+            let message =
+                format!("{hostname:?} is not a host name of at most 64 letters, digits, '.' and '-'");
+            wrong.add("hostname", message);
+        }
+        bounded("hosts", self.hosts.len(), wrong);
+        for (i, HostEntry { name, .. }) in self.hosts.iter().enumerate() {
+            if !is_host_name(name, 253) {
+                wrong.add(format!("hosts[{i}].name"), format!("{name:?} is not a host name"));
+            }
+        }
+    }
+
+    fn validate_resources(&self, wrong: &mut Violations) {
+        if let Some(memory) = self.limits.memory.filter(|memory| *memory < MIN_MEMORY_LIMIT) {
+            let message = format!("{memory} is below the runtime's minimum of {MIN_MEMORY_LIMIT}");
+            wrong.add("limits.memory", message);
+        }
+        if let Some(cpu) = self.limits.cpu.filter(|cpu| *cpu < MIN_CPU_LIMIT) {
+            wrong.add("limits.cpu", format!("{cpu} is below the kernel's minimum of {MIN_CPU_LIMIT}"));
+        }
+        if self.limits.pids == Some(0) {
+            wrong.add("limits.pids", "0 processes cannot run anything; leave it out for no limit");
+        }
+        let Resources { cpu, memory } = self.reservations;
+        if self.limits.cpu.is_some_and(|limit| cpu > limit) {
+            wrong.add("reservations.cpu", "is more than limits.cpu, so it could never be used");
+        }
+        if self.limits.memory.is_some_and(|limit| memory > limit) {
+            wrong.add("reservations.memory", "is more than limits.memory, so it could never be used");
+        }
+        bounded("ulimits", self.ulimits.len(), wrong);
+        let mut seen = BTreeSet::new();
+        for (i, Ulimit { name, soft, hard }) in self.ulimits.iter().enumerate() {
+            if !seen.insert(*name) {
+                wrong.add(format!("ulimits[{i}].name"), format!("{name} is given twice"));
+            }
+            if soft.unwrap_or(u64::MAX) > hard.unwrap_or(u64::MAX) {
+                wrong.add(format!("ulimits[{i}].soft"), "is more than the hard limit");
+            }
+        }
+        bounded("sysctls", self.sysctls.len(), wrong);
+        for (key, value) in &self.sysctls {
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-/".contains(&b);
+            if !key.contains('.') || !key.bytes().all(plain) || value.contains(['\0', '\n']) {
+                let message = "is not a sysctl; give a name like net.core.somaxconn and one line";
+                wrong.add(format!("sysctls[{key:?}]"), message);
+            }
+        }
+        if self.shm_size.is_some_and(|size| size < super::storage::MIN_TMPFS) {
+            wrong.add("shmSize", "is less than a page of 4KiB");
+        }
+        if let Some(score) = self.oom_score_adj.filter(|score| !(-1000..=1000).contains(score)) {
+            wrong.add("oomScoreAdj", format!("{score} is not between -1000 and 1000"));
+        }
+        bounded("devices", self.devices.len(), wrong);
+        for (i, device) in self.devices.iter().enumerate() {
+            wrong.nest(&format!("devices[{i}]"), device.validate());
+        }
+    }
+
+    fn validate_mounts(&self, wrong: &mut Violations) {
+        if self.mounts.len() > MAX_MOUNTS {
+            wrong.add("mounts", format!("{} are more than {MAX_MOUNTS}", self.mounts.len()));
+        }
+        let mut seen = BTreeSet::new();
+        for (i, mount) in self.mounts.iter().enumerate() {
+            wrong.nest(&format!("mounts[{i}]"), mount.validate());
+            if !seen.insert(mount.target.trim_end_matches('/')) {
+                let message = format!("{} is given twice", mount.target);
+                wrong.add(format!("mounts[{i}].target"), message);
+            }
+        }
+    }
+}
+
+/// How many of a kind there may be.
+fn bounded(path: &str, count: usize, wrong: &mut Violations) {
+    if count > MAX_ITEMS {
+        wrong.add(path, format!("{count} are more than {MAX_ITEMS}"));
+    }
+}
+
+fn is_host_name(text: &str, most: usize) -> bool {
+    let label = |label: &str| {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        (1..=63).contains(&label.len()) && label.bytes().all(plain) && !label.starts_with('-')
+    };
+    text.len() <= most && text.split('.').all(label)
+}

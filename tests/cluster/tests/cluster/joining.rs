@@ -1,0 +1,202 @@
+//! How a machine becomes a node: tokens, and who is let in with them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::net::TcpStream;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+use warren_client::{JoinToken, NewToken, TokenWish};
+use warren_proto::v1::membership_client::MembershipClient;
+use warren_proto::v1::tokens_client::TokensClient;
+use warren_proto::{Problem, v1};
+use warren_security::{
+    CertificateAuthority, CertificateRequest, Credentials, JoinError, PrivateKey, Role, connect_to_join,
+};
+use warren_testkit::wait::eventually_async;
+use warren_types::{Id, NodeRole, TokenId};
+
+use crate::worker::Worker;
+use crate::world::{Caller, PATIENCE, World, description};
+
+/// A machine that wants to be a node.
+pub struct Machine {
+    pub key: PrivateKey,
+    pub name: String,
+}
+
+impl Machine {
+    pub fn new(name: &str) -> Self {
+        Self { key: PrivateKey::generate().unwrap(), name: name.to_owned() }
+    }
+
+    pub fn request(&self) -> String {
+        CertificateRequest::create(&self.key).unwrap()
+    }
+
+    fn join_request(&self, token: &JoinToken) -> v1::JoinRequest {
+        v1::JoinRequest {
+            token: token.reveal().to_string(),
+            certificate_request: self.request(),
+            name: self.name.clone(),
+            description: Some((&description()).into()),
+        }
+    }
+
+    /// Joins as agents do, over a connection without a certificate.
+    pub async fn join(&self, world: &World, token: &JoinToken) -> Result<Credentials, Status> {
+        let mut stranger = stranger(world).await;
+        let answer = stranger.join(self.join_request(token)).await?.into_inner();
+        assert_eq!(answer.cluster_id, world.manager().cluster().to_string());
+        let credentials = Credentials::new(answer.certificate, self.key.clone()).unwrap();
+        let identity = credentials.identity();
+        assert_eq!((identity.role(), identity.id()), (Role::Worker, answer.node_id.as_str()));
+        assert_eq!(answer.node_id, self.key.node_id().unwrap().to_string());
+        world.manager().roots().check_issued(&credentials).unwrap();
+        Ok(credentials)
+    }
+}
+
+async fn stranger(world: &World) -> MembershipClient<Channel> {
+    MembershipClient::new(world.channel(Caller::Anonymous).await)
+}
+
+pub async fn token(world: &World, ttl: Option<Duration>, max_uses: Option<u32>) -> NewToken {
+    let wish = TokenWish { role: NodeRole::Worker, ttl, max_uses };
+    world.admin().await.tokens().create(TokenId(Id(rand::random())), &wish).await.unwrap()
+}
+
+/// A further node of the cluster.
+pub async fn joined(world: &World, name: &str) -> Credentials {
+    let NewToken { secret, .. } = token(world, None, None).await;
+    Machine::new(name).join(world, &secret).await.unwrap()
+}
+
+fn reason(refused: Result<Credentials, Status>) -> (Code, String) {
+    let problem = Problem::from(&refused.unwrap_err());
+    (problem.code, problem.reason)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_with_a_token_becomes_a_node_and_uses_it_once() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let NewToken { token: made, secret } = token(&world, Some(Duration::from_secs(3600)), Some(2)).await;
+    let machine = Machine::new("n2");
+    let credentials = machine.join(&world, &secret).await.unwrap();
+    machine.join(&world, &secret).await.unwrap();
+    let [shown] = &client.tokens().list().await.unwrap()[..] else { panic!("one token") };
+    assert_eq!((&shown.id, shown.uses, shown.max_uses), (&made.id, 1, Some(2)), "the same machine again");
+    let worker = Worker::dial_as(&world, &credentials).await;
+    assert_eq!(worker.welcome.settings.unwrap().node_id, credentials.identity().id());
+    let node = client.nodes().get("n2").await.unwrap();
+    assert_eq!((node.role(), node.id.as_str()), (v1::NodeRole::Worker, credentials.identity().id()));
+    assert_eq!(client.nodes().get("n1").await.unwrap().role(), v1::NodeRole::Manager);
+
+    Machine::new("").join(&world, &secret).await.unwrap();
+    let names: Vec<String> = client.nodes().list().await.unwrap().into_iter().map(|node| node.name).collect();
+    assert!(names.len() == 3 && names.iter().any(|name| name.starts_with("node-")), "{names:?}");
+    let used_up = Machine::new("n4").join(&world, &secret).await;
+    assert_eq!(reason(used_up), (Code::PermissionDenied, "TOKEN_USED_UP".into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_no_good_token_stays_outside() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let denied = |reason: &str| (Code::PermissionDenied, reason.to_owned());
+    let short = token(&world, Some(Duration::from_millis(500)), None).await;
+    let end = UNIX_EPOCH + Duration::from_millis(short.token.expires_at.unwrap());
+    eventually_async(PATIENCE, "the token to expire", || async {
+        if SystemTime::now() > end { Ok(()) } else { Err("it holds".to_owned()) }
+    })
+    .await;
+    let writes = client.cluster().info().await.unwrap().log_writes;
+    assert_eq!(reason(Machine::new("n2").join(&world, &short.secret).await), denied("TOKEN_EXPIRED"));
+    let invented = JoinToken::generate(short.secret.authority()).unwrap();
+    assert_eq!(reason(Machine::new("n2").join(&world, &invented).await), denied("TOKEN_UNKNOWN"));
+    assert_eq!(client.cluster().info().await.unwrap().log_writes, writes, "strangers write nothing");
+    let removed = token(&world, None, None).await;
+    client.tokens().remove(&removed.token.id).await.unwrap();
+    assert!(client.tokens().remove(&removed.token.id).await.unwrap_err().is_not_found());
+    assert_eq!(reason(Machine::new("n2").join(&world, &removed.secret).await), denied("TOKEN_UNKNOWN"));
+    let other = CertificateAuthority::create("0000000000000000000000001", SystemTime::now()).unwrap();
+    let foreign = JoinToken::generate(other.digest()).unwrap();
+    assert_eq!(reason(Machine::new("n2").join(&world, &foreign).await), denied("OTHER_CLUSTER"));
+    // Who asks as agents do does not even say it.
+    let stream = TcpStream::connect(world.manager().address()).await.unwrap();
+    let refused = connect_to_join(stream, foreign.authority(), PATIENCE).await.unwrap_err();
+    assert!(matches!(refused, JoinError::AnotherCluster { .. }), "{refused}");
+    let good = token(&world, None, None).await.secret;
+    let stream = TcpStream::connect(world.manager().address()).await.unwrap();
+    connect_to_join(stream, good.authority(), PATIENCE).await.unwrap();
+    assert_eq!(
+        reason(Machine::new("n1").join(&world, &good).await),
+        (Code::AlreadyExists, "NODE_EXISTS".into()),
+        "that name is taken"
+    );
+    assert_eq!(client.nodes().list().await.unwrap().len(), 1);
+    assert_eq!(client.tokens().list().await.unwrap().iter().map(|token| token.uses).sum::<u32>(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_stranger_says_is_checked_field_by_field() {
+    let world = World::new().await;
+    let token = token(&world, None, None).await.secret;
+    let good = Machine::new("n2").join_request(&token);
+    let mut stranger = stranger(&world).await;
+    let long = "-".repeat(9 << 10);
+    let wrong = v1::JoinRequest {
+        token: "WRN-1-12".into(),
+        certificate_request: long,
+        name: "n 2".into(),
+        description: None,
+    };
+    let refused = Problem::from(&stranger.join(wrong).await.unwrap_err());
+    let paths: Vec<&str> = refused.violations.0.iter().map(|violation| violation.path.as_str()).collect();
+    assert_eq!(paths, ["token", "certificateRequest", "name"]);
+    let nothing = v1::JoinRequest { description: None, ..good.clone() };
+    let refused = Problem::from(&stranger.join(nothing).await.unwrap_err());
+    assert_eq!(refused.violations.0[0].path, "description");
+    assert!(!refused.to_string().contains(&*token.reveal()));
+    // More than a stranger's whole connection may send.
+    let mut flood = good.clone();
+    flood.name = "n".repeat(1 << 20);
+    assert!(stranger.join(flood).await.is_err());
+    let mut member = MembershipClient::new(world.channel(Caller::Certified(Role::Worker)).await);
+    let refused = member.join(good).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert!(refused.message().contains("without a certificate"), "{}", refused.message());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_are_made_once_and_listed_in_pages() {
+    let world = World::new().await;
+    let mut raw = TokensClient::new(world.channel(Caller::Local).await);
+    let request = |number: u8| v1::CreateTokenRequest {
+        id: Id(u128::from(number)).to_string(),
+        role: v1::NodeRole::Worker.into(),
+        hash: vec![number; 32].into(),
+        ttl_ms: 60_000,
+        max_uses: None,
+    };
+    for number in 1..=5 {
+        let made = raw.create(request(number)).await.unwrap().into_inner();
+        assert_eq!(raw.create(request(number)).await.unwrap().into_inner(), made, "a retry");
+    }
+    let other = raw.create(v1::CreateTokenRequest { max_uses: Some(1), ..request(1) }).await;
+    assert_eq!(other.unwrap_err().code(), Code::AlreadyExists);
+    let manager = v1::CreateTokenRequest { role: v1::NodeRole::Manager.into(), ..request(9) };
+    let refused = Problem::from(&raw.create(manager).await.unwrap_err());
+    assert_eq!(refused.violations.0[0].path, "role");
+    let (mut page_token, mut found) = (String::new(), Vec::new());
+    loop {
+        let page = raw.list(v1::ListRequest { page_size: 2, page_token }).await.unwrap().into_inner();
+        assert!(page.tokens.len() <= 2);
+        found.extend(page.tokens.into_iter().map(|token| token.id));
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(found, (1..=5).map(|n| Id(n).to_string()).collect::<Vec<_>>());
+}

@@ -1,0 +1,155 @@
+//! Staying a node, and how a machine ceases to be one.
+
+use std::collections::BTreeMap;
+
+use tonic::{Code, Status};
+use warren_client::Error;
+use warren_proto::v1::manager_frame::Frame;
+use warren_proto::v1::membership_client::MembershipClient;
+use warren_proto::{Problem, v1};
+use warren_security::{Credentials, Role};
+use warren_testkit::wait::eventually_async;
+
+use crate::joining::{Machine, joined, token};
+use crate::worker::Worker;
+use crate::world::{Caller, PATIENCE, World, new_id, spec};
+
+fn removed(status: &Status) {
+    let problem = Problem::from(status);
+    assert_eq!((problem.code, problem.reason.as_str()), (Code::FailedPrecondition, "NODE_REMOVED"));
+}
+
+async fn leave(world: &World, node: &Credentials, force: bool) -> u32 {
+    let mut member = MembershipClient::new(world.channel_as(Some(node)).await);
+    member.leave(v1::LeaveRequest { force }).await.unwrap().into_inner().tasks
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_renews_its_certificate_under_its_own_name() {
+    let world = World::new().await;
+    let machine = Machine::new("n2");
+    let before = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
+    let mut member = MembershipClient::new(world.channel_as(Some(&before)).await);
+    let request = v1::RenewRequest { certificate_request: machine.request() };
+    let certificate = member.renew(request).await.unwrap().into_inner().certificate;
+    let after = Credentials::new(certificate, machine.key.clone()).unwrap();
+    assert_eq!(after.identity(), before.identity());
+    assert_ne!(after.certificate_pem(), before.certificate_pem());
+    Worker::dial_as(&world, &after).await;
+    let wrong = v1::RenewRequest { certificate_request: "none".into() };
+    let refused = Problem::from(&member.renew(wrong).await.unwrap_err());
+    assert_eq!(refused.violations.0[0].path, "certificateRequest");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_node_is_told_so_wherever_it_asks() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let machine = Machine::new("n2");
+    let node = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
+    let worker = Worker::dial_as(&world, &node).await;
+    let gone = client.nodes().remove("n2", false).await.unwrap();
+    assert_eq!(gone.id, node.identity().id());
+    removed(&worker.end().await);
+    let again = Worker::greet(world.channel_as(Some(&node)).await, None).await;
+    removed(&again.end().await);
+    let mut member = MembershipClient::new(world.channel_as(Some(&node)).await);
+    let request = v1::RenewRequest { certificate_request: machine.request() };
+    removed(&member.renew(request).await.unwrap_err());
+    assert_eq!(leave(&world, &node, false).await, 0, "it is gone already");
+    assert!(client.nodes().remove("n2", false).await.unwrap_err().is_not_found());
+    machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
+    Worker::dial_as(&world, &node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_leaves_waits_for_its_tasks() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let node = joined(&world, "n2").await;
+    let mut leaving = Worker::dial_as(&world, &node).await;
+    client.services().create(new_id(), &spec("web", 2)).await.unwrap();
+    leaving.has("both tasks", |tasks| tasks.len() == 2).await;
+    leaving.obey().await;
+    let in_use = client.nodes().remove("n2", false).await.unwrap_err();
+    assert!(matches!(&in_use, Error::Refused { problem } if problem.reason == "NODE_IN_USE"), "{in_use}");
+    assert_eq!(leave(&world, &node, false).await, 2);
+    // Where they go to comes only now.
+    let mut staying = Worker::dial(&world).await;
+    let left = async {
+        while leave(&world, &node, false).await > 0 {
+            staying.obey().await;
+            leaving.obey().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, left).await.expect("its tasks are replaced elsewhere");
+    removed(&leaving.end().await);
+    eventually_async(PATIENCE, "both to run on n1", || async {
+        let running = client.services().get("web").await.unwrap().running;
+        if running == 2 { Ok(()) } else { Err(running.to_string()) }
+    })
+    .await;
+    let names: Vec<String> = client.nodes().list().await.unwrap().into_iter().map(|node| node.name).collect();
+    assert_eq!(names, ["n1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_managers_own_node_stays() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let refused = client.nodes().remove("n1", true).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::Refused { problem } if problem.reason == "NODE_IS_MANAGER"),
+        "{refused}"
+    );
+    let mut member = MembershipClient::new(world.channel(Caller::Certified(Role::Worker)).await);
+    let refused = member.leave(v1::LeaveRequest { force: true }).await.unwrap_err();
+    assert_eq!(Problem::from(&refused).reason, "NODE_IS_MANAGER");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_tell_of_their_loops() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let node = joined(&world, "n2").await;
+    let workers = [Worker::dial(&world).await, Worker::dial_as(&world, &node).await];
+    for mut worker in workers.into_iter() {
+        worker.heartbeat().await;
+        worker.sync().await;
+        let loops = client.cluster().loops().await.unwrap();
+        let mut of: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        loops.iter().for_each(|told| of.entry(told.node.clone()).or_default().push(told.name.clone()));
+        assert!(of[""].contains(&"planner".to_owned()), "{of:?}");
+        let settings = worker.welcome.settings.clone().unwrap();
+        let name = if settings.node_id == node.identity().id() { "n2" } else { "n1" };
+        assert_eq!(of[name], ["worker.relist"]);
+        // A session that ends takes what was told in it along.
+        drop(worker);
+        eventually_async(PATIENCE, "the loops to go", || async {
+            let left = client.cluster().loops().await.unwrap();
+            if left.iter().all(|told| told.node != name) { Ok(()) } else { Err("they are shown".to_owned()) }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_removed_by_force_gives_its_tasks_up() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let node = joined(&world, "n2").await;
+    let mut worker = Worker::dial_as(&world, &node).await;
+    client.services().create(new_id(), &spec("web", 1)).await.unwrap();
+    worker.has("the task", |tasks| tasks.len() == 1).await;
+    worker.obey().await;
+    client.nodes().remove("n2", true).await.unwrap();
+    let mut other = Worker::dial(&world).await;
+    other.has("its replacement", |tasks| tasks.len() == 1).await;
+    loop {
+        match worker.try_hear().await {
+            Ok(Some(Frame::Diff(_) | Frame::Assignment(_) | Frame::Current(_))) => {}
+            Ok(other) => panic!("not the end: {other:?}"),
+            Err(status) => return removed(&status),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What tasks wrote, on its way through a manager: order, back-pressure, and what happens when a part of it is gone.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tonic::Code;
+use warren_client::{Client, Error, LogEntries, LogsOf, LogsWish};
+use warren_proto::v1::log_entry::Entry;
+use warren_proto::v1::logs_client::LogsClient;
+use warren_proto::v1::open::Purpose;
+use warren_proto::v1::stream_frame::Frame;
+use warren_proto::{Problem, v1};
+use warren_types::Timestamp;
+
+use crate::joining::joined;
+use crate::worker::{Stream, Worker};
+use crate::world::{Caller, PATIENCE, World, new_id, spec};
+
+/// A batch is sent within this, unless nobody takes it.
+const STALLED: Duration = Duration::from_secs(2);
+/// Lines of a batch, each of 1 KiB.
+const BATCH: u64 = 64;
+
+fn web() -> LogsOf {
+    LogsOf::Service("web".into())
+}
+
+fn follow() -> LogsWish {
+    LogsWish { follow: true, ..LogsWish::default() }
+}
+
+/// A service whose tasks run on these workers.
+async fn running(client: &Client, workers: &mut [&mut Worker], replicas: u32) {
+    client.services().create(new_id(), &spec("web", replicas)).await.unwrap();
+    come_to_run(client, workers, replicas).await;
+}
+
+async fn come_to_run(client: &Client, workers: &mut [&mut Worker], replicas: u32) {
+    let done = async {
+        while client.services().get("web").await.unwrap().running < replicas {
+            for worker in workers.iter_mut() {
+                worker.obey().await;
+            }
+        }
+    };
+    timeout(PATIENCE, done).await.expect("the tasks run");
+}
+
+/// The stream of a task's lines that the manager asks for next, and what exactly it asks for.
+async fn reader(worker: &mut Worker) -> (v1::ReadTaskLogs, Stream) {
+    let asked = timeout(PATIENCE, worker.asked()).await.expect("lines are asked for");
+    let Some(Purpose::ReadLogs(wanted)) = asked.purpose else { panic!("not for lines: {asked:?}") };
+    (wanted, worker.attach_to(asked.stream_id).await)
+}
+
+fn lines(times: impl IntoIterator<Item = u64>) -> Frame {
+    let line = |at_ns: u64| v1::LogLine {
+        at_ns,
+        stream: v1::LogStream::Out.into(),
+        text: format!("{at_ns:01024}").into_bytes().into(),
+        partial: false,
+    };
+    Frame::Lines(v1::LogLines { lines: times.into_iter().map(line).collect() })
+}
+
+/// `slot@node time` of a line, `slot@node words` of what is missing.
+async fn next(entries: &mut LogEntries) -> Option<String> {
+    let entry = timeout(PATIENCE, entries.next()).await.expect("something is said").unwrap()?;
+    assert_eq!(entry.service_name, "web");
+    let said = match entry.entry.unwrap() {
+        Entry::Line(line) => {
+            assert_eq!(line.text.len(), 1024);
+            line.at_ns.to_string()
+        }
+        Entry::Trouble(words) => words,
+    };
+    Some(format!("{}@{} {said}", entry.slot, entry.node_name))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lines_of_several_tasks_come_in_the_order_of_time() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let mut worker = Worker::dial(&world).await;
+    running(&client, &mut [&mut worker], 2).await;
+    let wish = LogsWish { tail: Some(5), since: Some(Timestamp(7)), ..LogsWish::default() };
+    let mut entries = client.logs().read(web(), wish).await.unwrap();
+    let readers = [reader(&mut worker).await, reader(&mut worker).await];
+    for (wanted, stream) in &readers {
+        assert_eq!((wanted.follow, wanted.tail, wanted.since_ns), (false, Some(5), Some(7_000_000)));
+        let first = client.tasks().get(&wanted.task_id).await.unwrap().slot == 1;
+        if first {
+            stream.say(lines([10, 40])).await;
+        } else {
+            stream.say(Frame::Missed("3 lines were not kept".into())).await;
+            stream.say(lines([20])).await;
+            stream.say(lines([30, 50])).await;
+        }
+        stream.say(Frame::Done(v1::StreamDone {})).await;
+    }
+    let mut seen = Vec::new();
+    while let Some(entry) = next(&mut entries).await {
+        seen.push(entry);
+    }
+    let wanted = ["2@n1 3 lines were not kept", "1@n1 10", "2@n1 20", "2@n1 30", "1@n1 40", "2@n1 50"];
+    assert_eq!(seen, wanted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_slows_the_reader_and_nobody_else() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let mut worker = Worker::dial(&world).await;
+    running(&client, &mut [&mut worker], 1).await;
+    let mut entries = client.logs().read(LogsOf::Task("web.1".into()), follow()).await.unwrap();
+    let (_, stream) = reader(&mut worker).await;
+    let mut sent = 0;
+    let batch = |from: u64| v1::StreamFrame { frame: Some(lines(from..from + BATCH)) };
+    while timeout(STALLED, stream.frames.send(batch(sent))).await.is_ok() {
+        sent += BATCH;
+        assert!(sent < 64 << 10, "64 MiB were taken that nobody has read");
+    }
+    assert!(sent > BATCH, "some of it is on its way");
+    timeout(PATIENCE, worker.sync()).await.expect("the session goes on beside it");
+    for wanted in 0..sent {
+        assert_eq!(next(&mut entries).await.unwrap(), format!("1@n1 {wanted}"), "each line once, in order");
+    }
+    stream.say(lines([sent])).await;
+    assert_eq!(next(&mut entries).await.unwrap(), format!("1@n1 {sent}"));
+    drop(entries);
+    timeout(PATIENCE, stream.ended()).await.expect("the worker's stream ends with its client");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn following_takes_up_later_tasks_and_outlives_a_lost_node() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let node = joined(&world, "n2").await;
+    let mut first = Worker::dial(&world).await;
+    running(&client, &mut [&mut first], 1).await;
+    let mut entries = client.logs().read(web(), follow()).await.unwrap();
+    let (wanted, stream) = reader(&mut first).await;
+    assert!(wanted.follow);
+    stream.say(lines([10])).await;
+    assert_eq!(next(&mut entries).await.unwrap(), "1@n1 10");
+
+    let mut second = Worker::dial_as(&world, &node).await;
+    client.services().scale("web", 2, None).await.unwrap();
+    second.has("the second task", |tasks| tasks.len() == 1).await;
+    let (_, later) = reader(&mut second).await;
+    later.say(lines([20])).await;
+    assert_eq!(next(&mut entries).await.unwrap(), "2@n2 20");
+
+    drop((stream, first));
+    let trouble = next(&mut entries).await.unwrap();
+    assert!(trouble.starts_with("1@n1 the node broke off"), "{trouble}");
+    later.say(lines([30])).await;
+    // Until it is back, it may be said once more that it is not.
+    let mut said = next(&mut entries).await.unwrap();
+    if said.starts_with("1@n1 ") {
+        said = next(&mut entries).await.unwrap();
+    }
+    assert_eq!(said, "2@n2 30");
+    let mut first = Worker::dial(&world).await;
+    let (again, stream) = reader(&mut first).await;
+    assert_eq!((again.task_id, again.since_ns), (wanted.task_id, Some(11)), "it goes on where it broke off");
+    stream.say(lines([40])).await;
+    while next(&mut entries).await.unwrap() != "1@n1 40" {}
+    // What is removed is over.
+    client.services().remove("web", None).await.unwrap();
+    for stream in [stream, later] {
+        stream.say(Frame::Done(v1::StreamDone {})).await;
+        stream.ended().await;
+    }
+    let end = async {
+        while client.services().get("web").await.is_ok() {
+            first.obey().await;
+            second.obey().await;
+        }
+        while next(&mut entries).await.is_some() {}
+    };
+    timeout(PATIENCE, end).await.expect("the entries end with the service");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_does_not_answer_holds_up_nobody_for_long() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let node = joined(&world, "n2").await;
+    let (mut mute, mut good) = (Worker::dial(&world).await, Worker::dial_as(&world, &node).await);
+    running(&client, &mut [&mut mute, &mut good], 2).await;
+    let mut entries = client.logs().read(web(), LogsWish::default()).await.unwrap();
+    let (_, stream) = reader(&mut good).await;
+    stream.say(lines([10])).await;
+    stream.say(Frame::Done(v1::StreamDone {})).await;
+    let mut seen = vec![next(&mut entries).await.unwrap(), next(&mut entries).await.unwrap()];
+    assert_eq!(next(&mut entries).await, None);
+    seen.sort();
+    let quiet = seen.iter().find(|said| said.contains("@n1 ")).unwrap();
+    assert!(quiet.ends_with("the node did not open the stream within 5 s"), "{quiet}");
+    assert!(seen.iter().any(|said| said.ends_with("@n2 10")), "{seen:?}");
+
+    drop(mute);
+    let mut entries = client.logs().read(web(), LogsWish::default()).await.unwrap();
+    let (_, stream) = reader(&mut good).await;
+    stream.say(Frame::Failed("its files are gone".into())).await;
+    let mut seen = vec![next(&mut entries).await.unwrap(), next(&mut entries).await.unwrap()];
+    assert_eq!(next(&mut entries).await, None);
+    seen.sort_by_key(|said| said.contains("@n2 "));
+    // Whether its session has ended by then or not, it is told which node is missing.
+    let gone = ["no session", "is down", "did not open the stream", "session ended"];
+    assert!(seen[0].contains("@n1 ") && gone.iter().any(|words| seen[0].contains(words)), "{seen:?}");
+    assert!(seen[1].ends_with("@n2 its files are gone"), "{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_no_lines_is_refused_or_waited_for() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let mut raw = LogsClient::new(world.channel(Caller::Local).await);
+    let request = |service: &str, task: &str| v1::ReadLogsRequest {
+        service: service.into(),
+        task: task.into(),
+        ..Default::default()
+    };
+    for (wrong, path) in [(request("", ""), "service"), (request("web", "web.1"), "task")] {
+        let refused = Problem::from(&raw.read(wrong).await.unwrap_err());
+        assert_eq!((refused.code, refused.violations.0[0].path.as_str()), (Code::InvalidArgument, path));
+    }
+    let unknown = client.logs().read(web(), LogsWish::default()).await.unwrap_err();
+    assert!(unknown.is_not_found());
+    client.services().create(new_id(), &spec("web", 1)).await.unwrap();
+    let task = || LogsOf::Task("web.1".into());
+    let no_node = warren_testkit::wait::eventually_async(PATIENCE, "the task to be there", || async {
+        match client.logs().read(task(), LogsWish::default()).await {
+            Err(Error::Refused { problem }) if problem.reason == "NOT_FOUND" => Err(problem.to_string()),
+            other => Ok(other.unwrap_err()),
+        }
+    })
+    .await;
+    assert!(matches!(&no_node, Error::Refused { problem } if problem.reason == "NOT_PLACED"), "{no_node}");
+    let mut entries = client.logs().read(task(), follow()).await.unwrap();
+    let mut worker = Worker::dial(&world).await;
+    worker.has("the task", |tasks| tasks.len() == 1).await;
+    let (_, stream) = reader(&mut worker).await;
+    stream.say(lines([10])).await;
+    assert_eq!(next(&mut entries).await.unwrap(), "1@n1 10");
+}

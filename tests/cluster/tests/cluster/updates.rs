@@ -1,0 +1,186 @@
+//! What a service's tasks run, changed and taken back while they run.
+
+use tonic::Code;
+use warren_client::{Client, Error, TaskFilter};
+use warren_proto::{Problem, v1};
+use warren_testkit::wait::eventually_async;
+use warren_types::ServiceSpec;
+
+use crate::worker::{DIGEST, Worker, report};
+use crate::world::{PATIENCE, World, new_id, spec};
+
+fn problem(error: Error) -> Problem {
+    match error {
+        Error::Refused { problem } => problem,
+        other => panic!("not refused: {other}"),
+    }
+}
+
+fn of_image(replicas: u32, image: &str) -> ServiceSpec {
+    let mut spec = spec("web", replicas);
+    spec.task.image = image.parse().unwrap();
+    spec
+}
+
+async fn service(client: &Client) -> v1::Service {
+    client.services().get("web").await.unwrap()
+}
+
+/// Has the worker do what is wanted until `reached`; the service never has fewer ready tasks than `least`.
+async fn obeyed(
+    client: &Client,
+    worker: &mut Worker,
+    what: &str,
+    least: u32,
+    reached: impl Fn(&v1::Service) -> bool,
+) -> v1::Service {
+    let done = async {
+        loop {
+            worker.obey().await;
+            let service = service(client).await;
+            assert!(service.running >= least, "{what}: {} of {least} run", service.running);
+            if reached(&service) {
+                return service;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, done).await.unwrap_or_else(|_| panic!("never came to be: {what}"))
+}
+
+fn updated(service: &v1::Service) -> bool {
+    let rollout = service.rollout.clone().unwrap();
+    service.running == rollout.total && rollout.updated == rollout.total
+}
+
+/// Images of the tasks that shall run, by slot.
+async fn images(client: &Client) -> Vec<String> {
+    let filter = TaskFilter { service: "web".into(), current: true, ..TaskFilter::default() };
+    let mut tasks = client.tasks().list(filter).await.unwrap();
+    tasks.retain(|task| task.desired() <= v1::Desired::Running);
+    tasks.sort_by_key(|task| task.slot);
+    tasks.into_iter().map(|task| task.spec.unwrap().image).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_replaces_one_slot_after_the_other_and_is_taken_back() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let mut worker = Worker::dial(&world).await;
+    let services = client.services();
+    services.create(new_id(), &of_image(2, "web:1")).await.unwrap();
+    let first = obeyed(&client, &mut worker, "both run", 0, |service| service.running == 2).await;
+    assert_eq!((first.wanted, first.digest.as_str()), (2, DIGEST));
+
+    let made = services.update("web", &of_image(2, "web:2"), Some(first.version), false).await.unwrap();
+    assert_eq!((made.revision, made.digest.as_str()), (2, ""));
+    assert_eq!(made.rollout.as_ref().unwrap().updated, 0);
+    let again = services.update("web", &of_image(2, "web:2"), Some(first.version), false).await.unwrap();
+    assert_eq!(again.version, made.version, "a retry");
+    let moved = services.update("web", &of_image(2, "web:3"), Some(first.version), false).await.unwrap_err();
+    assert_eq!(problem(moved).reason, "VERSION_CONFLICT");
+    let is_updated = |service: &v1::Service| service.revision == 2 && updated(service);
+    obeyed(&client, &mut worker, "both are replaced, one after the other", 2, is_updated).await;
+    assert_eq!(images(&client).await, ["web:2", "web:2"]);
+    let history = services.history("web").await.unwrap();
+    // The last one of before may still be on its way out.
+    let told: Vec<_> = history.iter().map(|r| (r.number, r.current, r.digest.as_str())).collect();
+    assert_eq!((told, history[0].running), (vec![(2, true, DIGEST), (1, false, DIGEST)], 2));
+
+    let back = services.rollback("web", None, None).await.unwrap();
+    assert_eq!((back.revision, back.digest.as_str()), (3, DIGEST), "its image is known already");
+    let is_back = |service: &v1::Service| service.revision == 3 && updated(service);
+    obeyed(&client, &mut worker, "what was before runs again", 2, is_back).await;
+    assert_eq!(images(&client).await, ["web:1", "web:1"]);
+    assert_eq!(problem(services.rollback("web", Some(77), None).await.unwrap_err()).reason, "NO_REVISION");
+
+    let forced = services.update("web", &of_image(2, "web:1"), None, true).await.unwrap();
+    assert_eq!(forced.revision, 4, "the same again is a revision when it is forced");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_whose_task_fails_stops_and_says_why() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let mut worker = Worker::dial(&world).await;
+    client.services().create(new_id(), &of_image(1, "web:1")).await.unwrap();
+    obeyed(&client, &mut worker, "it runs", 0, |service| service.running == 1).await;
+    client.services().update("web", &of_image(1, "web:2"), None, false).await.unwrap();
+    worker.has("the task of the update", |tasks| tasks.len() == 2).await;
+    let newer = worker.tasks.values().find(|task| task.revision == 2).unwrap();
+    assert_eq!(newer.desired(), v1::Desired::Ready, "it is prepared beside the one that runs");
+    let reason = "there is no program /serve".to_owned();
+    let failed =
+        v1::TaskReport { reason, ready: false, ..report(&newer.id.clone(), v1::TaskState::Rejected) };
+    worker.report(vec![failed]).await;
+    let stopped = eventually_async(PATIENCE, "the update to stop", || async {
+        let service = service(&client).await;
+        let stopped = service.rollout.clone().unwrap().stopped;
+        if stopped.is_empty() { Err(format!("{service:?}")) } else { Ok(stopped) }
+    })
+    .await;
+    assert!(stopped.contains("there is no program /serve"), "{stopped}");
+    assert!(stopped.contains("warren service rollback web"), "{stopped}");
+    assert_eq!(service(&client).await.running, 1, "the old one serves on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_update_cannot_do_is_refused_with_its_field() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let services = client.services();
+    services.create(new_id(), &of_image(1, "web:1")).await.unwrap();
+    let fields = |problem: &Problem| -> Vec<String> {
+        problem.violations.0.iter().map(|violation| violation.path.clone()).collect()
+    };
+    let renamed = problem(services.update("web", &spec("shop", 1), None, false).await.unwrap_err());
+    assert_eq!((renamed.code, fields(&renamed)), (Code::InvalidArgument, vec!["spec.name".to_owned()]));
+    let mut small = of_image(1, "web:1");
+    small.task.limits.memory = Some(warren_types::Bytes(1));
+    let small = problem(services.update("web", &small, None, false).await.unwrap_err());
+    assert_eq!(fields(&small), ["spec.task.limits.memory"]);
+    let nothing = problem(services.rollback("web", None, None).await.unwrap_err());
+    assert_eq!(nothing.reason, "NOTHING_BEFORE");
+    assert!(services.history("shop").await.unwrap_err().is_not_found());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_first_worker_says_an_image_is_holds_for_all() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let mut worker = Worker::dial(&world).await;
+    client.services().create(new_id(), &of_image(2, "web:1")).await.unwrap();
+    worker.has("two tasks", |tasks| tasks.len() == 2).await;
+    assert!(worker.tasks.values().all(|task| task.digest.is_empty()));
+    let first = worker.tasks.keys().next().unwrap().clone();
+    let image = |digest: &str| v1::TaskReport {
+        image: digest.to_owned(),
+        ..report(&first, v1::TaskState::Preparing)
+    };
+    worker.report(vec![image(DIGEST)]).await;
+    worker.has("the digest", |tasks| tasks.values().all(|task| task.digest == DIGEST)).await;
+    worker.report(vec![image(&DIGEST.replace("00", "11"))]).await;
+    worker.sync().await;
+    assert!(worker.tasks.values().all(|task| task.digest == DIGEST), "what was said first stays");
+    assert_eq!(client.tasks().get("web.2").await.unwrap().digest, DIGEST);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_a_task_is_started_again_is_shown_and_not_written() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let mut worker = Worker::dial(&world).await;
+    client.services().create(new_id(), &of_image(1, "web:1")).await.unwrap();
+    obeyed(&client, &mut worker, "it runs", 0, |service| service.running == 1).await;
+    let id = worker.tasks.keys().next().unwrap().clone();
+    let waits = |next_attempt, attempt| v1::TaskReport {
+        attempt,
+        next_attempt: Some(next_attempt),
+        ..report(&id, v1::TaskState::Starting)
+    };
+    // That it does not run any more is a fact.
+    worker.report(vec![waits(5_000, 2)]).await;
+    let writes = client.cluster().info().await.unwrap().log_writes;
+    worker.report(vec![waits(9_000, 2)]).await;
+    assert_eq!(client.tasks().get("web.1").await.unwrap().next_attempt, Some(9_000));
+    assert_eq!(client.cluster().info().await.unwrap().log_writes, writes);
+}

@@ -1,0 +1,162 @@
+//! What a worker can be told.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use warren_process::as_text;
+use warren_types::spec::{LABEL_FORM, is_label_key};
+use warren_types::{Bytes, MilliCpu, NodeName};
+
+/// What is remembered of a worker's flags. `None` was not said.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+#[group(skip)]
+pub struct Flags {
+    /// The containerd to use [default: found at /run/containerd/containerd.sock, else started by us]
+    #[arg(long, env = "WARREN_CONTAINERD_SOCKET", value_name = "PATH")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub containerd_socket: Option<PathBuf>,
+    /// What runs containers: runc, crun, or the path of such a program [default: runc]
+    #[arg(long, env = "WARREN_RUNTIME", value_name = "RUNTIME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
+    /// CPU that tasks can have, like 1.5 or 1500m [default: all cores]
+    #[arg(long, env = "WARREN_CPUS", value_name = "CPUS")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
+    pub cpus: Option<MilliCpu>,
+    /// Memory that tasks can have, like 2GiB [default: all of it]
+    #[arg(long, env = "WARREN_MEMORY", value_name = "BYTES")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
+    pub memory: Option<Bytes>,
+    /// The node's name [default: the host name]
+    #[arg(long, env = "WARREN_NODE_NAME", value_name = "NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<NodeName>,
+    /// A label of the node, for constraints (repeatable)
+    #[arg(long, env = "WARREN_LABEL", value_name = "KEY=VALUE", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub label: Vec<Label>,
+    /// A registry that is spoken to by plain HTTP (repeatable)
+    #[arg(long, env = "WARREN_INSECURE_REGISTRY", value_name = "HOST:PORT", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub insecure_registry: Vec<String>,
+}
+
+impl Flags {
+    /// What is said now counts, else what was said before.
+    #[must_use]
+    pub fn over(self, old: Self) -> Self {
+        let list = |said: Vec<_>, old| if said.is_empty() { old } else { said };
+        Self {
+            containerd_socket: self.containerd_socket.or(old.containerd_socket),
+            runtime: self.runtime.or(old.runtime),
+            cpus: self.cpus.or(old.cpus),
+            memory: self.memory.or(old.memory),
+            node_name: self.node_name.or(old.node_name),
+            label: if self.label.is_empty() { old.label } else { self.label },
+            insecure_registry: list(self.insecure_registry, old.insecure_registry),
+        }
+    }
+
+    /// The labels by key; a later one of the same key wins.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        self.label.iter().map(|Label { key, value }| (key.clone(), value.clone())).collect()
+    }
+}
+
+/// A label as people write it: `zone=a`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label {
+    /// What it is called.
+    pub key: String,
+    /// May be empty.
+    pub value: String,
+}
+
+impl FromStr for Label {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, value) = text.split_once('=').ok_or("give KEY=VALUE")?;
+        if !is_label_key(key) || value.len() > 1024 {
+            return Err(LABEL_FORM.to_owned());
+        }
+        Ok(Self { key: key.to_owned(), value: value.to_owned() })
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.key, self.value)
+    }
+}
+
+impl Serialize for Label {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Label {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// `host:port`, as a socket can be connected to.
+pub(super) fn manager(text: &str) -> Result<String, String> {
+    let (host, port) = text.rsplit_once(':').ok_or("give HOST:PORT, like 10.0.0.7:8080")?;
+    let port = port.parse::<u16>().ok().filter(|port| *port > 0);
+    let bare_v6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
+    if host.is_empty() || bare_v6 || port.is_none() || host.contains(char::is_whitespace) {
+        return Err("give HOST:PORT, like 10.0.0.7:8080 or [fd00::1]:8080".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "give a duration like 90s or 10m".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn managers_have_a_host_and_a_port() {
+        for good in ["10.0.0.7:8080", "[fd00::1]:8080", "m1.example:1"] {
+            assert_eq!(manager(good), Ok(good.to_owned()));
+        }
+        for bad in ["", "10.0.0.7", ":8080", "a:0", "a:x", "fd00::1:8080", "a b:1"] {
+            assert!(manager(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn labels_have_a_key() {
+        let label: Label = "zone=a=b".parse().unwrap();
+        assert_eq!((label.key.as_str(), label.value.as_str()), ("zone", "a=b"));
+        for bad in ["zone", "=a", "a b=c"] {
+            assert!(bad.parse::<Label>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_now_wins_and_the_rest_stays() {
+        let old = Flags { runtime: Some("crun".into()), cpus: Some(MilliCpu(500)), ..Flags::default() };
+        let label = vec!["a=b".parse().unwrap()];
+        let said = Flags { cpus: Some(MilliCpu(1000)), label: label.clone(), ..Flags::default() };
+        let both = said.over(old);
+        let wanted =
+            Flags { runtime: Some("crun".into()), cpus: Some(MilliCpu(1000)), label, ..Flags::default() };
+        assert_eq!(both, wanted);
+        assert_eq!(Flags::default().over(both.clone()), both);
+        let text = toml::to_string(&both).unwrap();
+        assert_eq!(toml::from_str::<Flags>(&text).unwrap(), both);
+    }
+}

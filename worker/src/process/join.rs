@@ -1,0 +1,142 @@
+//! Becoming a member: the cluster's authority is recognised by the token's digest before anything is said, then the
+//! token and a certificate request go out, and a certificate comes back.
+
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tonic::Code;
+use warren_process::{Exit, Failure, Machine, NodeSection, chain};
+use warren_proto::v1::membership_client::MembershipClient;
+use warren_proto::{Problem, v1};
+use warren_security::{
+    CertificateRequest, JoinError, Membership, MembershipError, Roots, Token, connect_to_join,
+};
+use warren_types::{NodeDescription, NodeName};
+
+use super::{JoinArgs, JoinedSection, Told, WHAT, failed, run};
+use crate::session::channel;
+
+/// For the TCP connection, and for the TLS handshake after it.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+/// For the answer: the manager writes it down durably first.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+const NOT_JOINED: &str = "this machine did not join";
+
+/// Joins, unless this machine is a member of the token's cluster already, and runs the worker.
+pub(super) async fn join(args: JoinArgs) -> Result<(), Failure> {
+    let JoinArgs { address: manager, token, advertise, place, flags } = args;
+    let token = Token::parse(&token).map_err(|error| {
+        Failure::new(Exit::Usage, NOT_JOINED, error, "get one with `warren token create --role worker`")
+    })?;
+    let machine = Machine::look()?;
+    machine.must_be_root("run it as root")?;
+    let said = Told {
+        data_dir: place.data_dir.clone(),
+        node: NodeSection { run_dir: place.run_dir.clone() },
+        joined: JoinedSection { managers: vec![manager.clone()], advertise },
+        flags: flags.clone(),
+    };
+    let earlier = Told::load(place, flags)?;
+    let store = said.membership();
+    let key = match store.load().map_err(|error| unusable(&error))? {
+        Membership::Member { roots, .. } if roots.digests().contains(&token.authority()) => {
+            // Where it joined is remembered, and one more manager to dial does no harm.
+            let mut told = earlier.unwrap_or(said);
+            if !told.joined.managers.contains(&manager) {
+                told.joined.managers.push(manager);
+            }
+            told.remember()?;
+            return run::run_joined(&told, None).await;
+        }
+        Membership::Member { roots, .. } => return Err(of_another_cluster(&roots)),
+        Membership::Begun { .. } | Membership::None => {
+            store.ensure_key().map_err(|error| unusable(&error))?
+        }
+    };
+    let name = machine.node_name(said.flags.node_name.as_ref())?;
+    // What this machine lacks is said before the cluster hears of it.
+    run::check(&said.data_dir, &said.run_dir(), &said.flags).await?;
+    let request = CertificateRequest::create(&key).map_err(|error| failed(NOT_JOINED, &error, ""))?;
+    let (roots, answer) = ask(&manager, &token, request, &name, &said).await?;
+    store.complete(&roots, &answer.certificate).map_err(|error| unusable(&error))?;
+    said.remember()?;
+    let greeting = format!("node {} joined cluster {}\n", answer.node_name, answer.cluster_id);
+    run::run_joined(&said, Some(greeting)).await
+}
+
+async fn ask(
+    manager: &str,
+    token: &Token,
+    certificate_request: String,
+    name: &NodeName,
+    told: &Told,
+) -> Result<(Roots, v1::JoinResponse), Failure> {
+    let unreachable = |why: String| {
+        let why = format!("cannot reach {manager}: {why}");
+        Failure::new(Exit::Unreachable, NOT_JOINED, why, "check that the manager runs, and its address")
+    };
+    let late = || unreachable(format!("no answer within {CONNECT_DEADLINE:?}"));
+    let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(manager)).await;
+    let stream = stream.map_err(|_| late())?.map_err(|error| unreachable(error.to_string()))?;
+    let secure = connect_to_join(stream, token.authority(), CONNECT_DEADLINE).await;
+    let (secure, roots) = secure.map_err(|error| refused_connection(&error))?;
+    let channel = channel(secure).await.map_err(|error| unreachable(chain(&error)))?;
+    let description = NodeDescription {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        address: told.joined.advertise.clone().unwrap_or_default(),
+        labels: told.flags.labels(),
+        ..NodeDescription::default()
+    };
+    let request = v1::JoinRequest {
+        token: token.reveal().to_string(),
+        certificate_request,
+        name: name.to_string(),
+        description: Some((&description).into()),
+    };
+    let answer = timeout(ANSWER_DEADLINE, MembershipClient::new(channel).join(request)).await;
+    let answer = answer.map_err(|_| unreachable(format!("no answer within {ANSWER_DEADLINE:?}")))?;
+    Ok((roots, answer.map_err(|status| refused(&status))?.into_inner()))
+}
+
+fn refused_connection(error: &JoinError) -> Failure {
+    let exit = match error {
+        JoinError::Connect(_) => Exit::Unreachable,
+        JoinError::Settings(_) => Exit::Failed,
+        JoinError::AnotherCluster { .. } | JoinError::Expired(_) | JoinError::NotAManager(_) => Exit::Denied,
+    };
+    let hint = match error {
+        JoinError::Connect(_) => "check that a manager runs there, then try again",
+        _ => "nothing secret was said to the other side",
+    };
+    Failure::new(exit, NOT_JOINED, chain(error), hint)
+}
+
+/// What the manager answered, in the words of an exit code.
+pub(super) fn refused(status: &tonic::Status) -> Failure {
+    let Problem { code, message, violations, .. } = Problem::from(status);
+    let (exit, hint) = match code {
+        Code::InvalidArgument => (Exit::Usage, "correct it and try again"),
+        Code::AlreadyExists => (Exit::Conflict, "give the node another name with --node-name"),
+        Code::NotFound => (Exit::NotFound, "look at what there is with `warren node ls`"),
+        Code::Unauthenticated | Code::PermissionDenied | Code::FailedPrecondition => {
+            (Exit::Denied, "make a new token with `warren token create --role worker`")
+        }
+        // No manager answers with `Unknown`: it is what a connection that breaks is called.
+        Code::Unavailable | Code::Unknown => (Exit::Unreachable, "try again in a moment: twice does no harm"),
+        Code::DeadlineExceeded => (Exit::TimedOut, "try again in a moment"),
+        _ => (Exit::Failed, "look at the manager's log"),
+    };
+    Failure { fields: violations, ..Failure::new(exit, NOT_JOINED, message, hint) }
+}
+
+fn unusable(error: &MembershipError) -> Failure {
+    failed(WHAT, error, "check the data directory, or choose another --data-dir")
+}
+
+fn of_another_cluster(roots: &Roots) -> Failure {
+    let known = roots.digests().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let why = format!("it is a member of another cluster already (CA {known})");
+    let hint = "leave that one first with `warren worker leave`, or choose another --data-dir";
+    Failure::new(Exit::Conflict, NOT_JOINED, why, hint)
+}

@@ -1,0 +1,370 @@
+//! From a task's spec to its container's. Each field is named here, so that none can be forgotten.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+use warren_logger::Programs;
+use warren_network::files::TaskFiles;
+use warren_runtime::{
+    Access, ContainerSpec, Device, Error, HostFile, Limits, Log, Mount, MountSource, Network, Owner,
+    Propagation, Reservations, Seccomp, Ulimit,
+};
+use warren_types::spec::{self, TaskSpec};
+use warren_types::{Bytes, ClusterId, LogLimits, MilliCpu, Resources, TaskAssignment};
+
+use super::{CLUSTER, id};
+use crate::handlers::images;
+
+/// What a container is joined with when it is made.
+#[derive(Debug, Clone)]
+pub(in crate::tasks) struct Joined {
+    pub netns: PathBuf,
+    pub files: TaskFiles,
+    /// The directory of its output, which is there.
+    pub log: PathBuf,
+    pub hostname: String,
+    pub programs: Programs,
+}
+
+/// Everything the task's container is made from. The record carries the assignment, so that an agent that
+/// knows nothing else can take the container over.
+pub(in crate::tasks) fn spec(
+    task: &TaskAssignment,
+    attempt: u32,
+    cluster: ClusterId,
+    joined: &Joined,
+) -> Result<ContainerSpec, Error> {
+    let refused = |field: &str, reason: String| Error::InvalidSpec { field: field.to_string(), reason };
+    let image = images::reference(task).map_err(|error| refused("image", error.to_string()))?;
+    let owner = Owner { task: task.id.to_string(), attempt, spec_hash: hash(task) };
+    let assignment = serde_json::to_vec(task).map_err(|error| refused("assignment", error.to_string()))?;
+    let TaskSpec {
+        // What the image is, has been settled before.
+        image: _,
+        pull: _,
+        command,
+        args,
+        env,
+        workdir,
+        user,
+        groups,
+        // Both are in `joined` already.
+        hostname: _,
+        hosts: _,
+        tty,
+        init,
+        stop_signal,
+        limits,
+        reservations,
+        ulimits,
+        sysctls,
+        shm_size,
+        oom_score_adj,
+        privileged,
+        cap_add,
+        cap_drop,
+        no_new_privileges,
+        seccomp,
+        devices,
+        read_only,
+        mounts,
+        // When it is stopped and started is the agent's to decide, not the container's.
+        stop_grace: _,
+        restart: _,
+        logs,
+    } = &task.spec;
+    Ok(ContainerSpec {
+        id: id(&task.id),
+        owner,
+        image,
+        command: command.clone(),
+        args: args.clone(),
+        env: env.iter().map(|var| (var.name.clone(), var.value.clone())).collect(),
+        workdir: workdir.clone(),
+        user: user.clone(),
+        groups: groups.clone(),
+        tty: *tty,
+        init: init.then(|| joined.programs.init.clone()),
+        stop_signal: *stop_signal,
+        hostname: joined.hostname.clone(),
+        network: Network::Joined(joined.netns.clone()),
+        limits: limits_of(limits),
+        reservations: reservations_of(reservations),
+        ulimits: ulimits.iter().map(ulimit).collect(),
+        sysctls: sysctls.clone(),
+        shm_size: *shm_size,
+        oom_score_adj: *oom_score_adj,
+        privileged: *privileged,
+        cap_add: cap_add.iter().map(ToString::to_string).collect(),
+        cap_drop: cap_drop.iter().map(ToString::to_string).collect(),
+        no_new_privileges: *no_new_privileges,
+        seccomp: match seccomp {
+            spec::Seccomp::Default => Seccomp::Default,
+            spec::Seccomp::Unconfined => Seccomp::Unconfined,
+        },
+        devices: devices.iter().map(device).collect(),
+        read_only_root: *read_only,
+        mounts: mounts.iter().map(mount).collect(),
+        files: files(&joined.files),
+        log: log(logs, joined),
+        assignment,
+        labels: BTreeMap::from([(CLUSTER.to_string(), cluster.to_string())]),
+    })
+}
+
+/// Names what the container runs: tasks of one spec and image have the same.
+fn hash(task: &TaskAssignment) -> String {
+    let text = serde_json::to_vec(&(&task.spec, &task.digest));
+    let text = text.expect("a spec is plain data with text keys");
+    Sha256::digest(&text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn limits_of(limits: &spec::Limits) -> Limits {
+    let spec::Limits { cpu, memory, pids } = *limits;
+    Limits { cpu, memory, pids }
+}
+
+fn reservations_of(reservations: &Resources) -> Reservations {
+    let Resources { cpu, memory } = *reservations;
+    Reservations { cpu: (cpu > MilliCpu(0)).then_some(cpu), memory: (memory > Bytes(0)).then_some(memory) }
+}
+
+fn ulimit(ulimit: &spec::Ulimit) -> Ulimit {
+    let spec::Ulimit { name, soft, hard } = ulimit;
+    let bound = |value: &Option<u64>| value.unwrap_or(Ulimit::UNLIMITED);
+    Ulimit { name: name.to_string(), soft: bound(soft), hard: bound(hard) }
+}
+
+fn device(device: &spec::Device) -> Device {
+    let spec::Device { source, target, access } = device;
+    let spec::DeviceAccess { read, write, mknod } = *access;
+    Device { source: source.into(), target: target.into(), access: Access { read, write, mknod } }
+}
+
+fn mount(mount: &spec::Mount) -> Mount {
+    let spec::Mount { target, source, read_only } = mount;
+    let source = match source {
+        spec::MountSource::Bind { path, propagation, recursive } => MountSource::Bind {
+            path: path.into(),
+            recursive: *recursive,
+            propagation: match propagation {
+                spec::Propagation::Private => Propagation::Private,
+                spec::Propagation::Slave => Propagation::Slave,
+                spec::Propagation::Shared => Propagation::Shared,
+            },
+        },
+        spec::MountSource::Tmpfs { size, mode, exec } => MountSource::Tmpfs {
+            size: *size,
+            mode: *mode,
+            options: if *exec { vec!["exec".to_string()] } else { Vec::new() },
+        },
+    };
+    Mount { target: target.into(), source, read_only: *read_only }
+}
+
+fn files(files: &TaskFiles) -> Vec<HostFile> {
+    let TaskFiles { resolv_conf, hosts, hostname } = files;
+    let file = |source: &PathBuf, target: &str| HostFile { source: source.clone(), target: target.into() };
+    vec![file(resolv_conf, "/etc/resolv.conf"), file(hosts, "/etc/hosts"), file(hostname, "/etc/hostname")]
+}
+
+fn log(limits: &LogLimits, joined: &Joined) -> Log {
+    let LogLimits { max_size, max_files } = *limits;
+    Log::Binary { program: joined.programs.logger.clone(), dir: joined.log.clone(), max_size, max_files }
+}
+
+/// Where in a task's spec the container's field comes from: `shm_size` is `task.shmSize`. `None` for what the
+/// node adds itself.
+pub(in crate::tasks) fn path(field: &str) -> Option<String> {
+    const NODES_OWN: [&str; 6] = ["files", "log", "init", "labels", "assignment", "network"];
+    let first = field.split(['.', '[']).next().unwrap_or_default();
+    if NODES_OWN.contains(&first) {
+        return None;
+    }
+    let (first, rest) = field.split_at(first.len());
+    let first = if first == "read_only_root" { "read_only" } else { first };
+    let mut path = "task.".to_string();
+    let mut upper = false;
+    for letter in first.chars() {
+        match letter {
+            '_' => upper = true,
+            _ if std::mem::take(&mut upper) => path.push(letter.to_ascii_uppercase()),
+            _ => path.push(letter),
+        }
+    }
+    Some(path + rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{settings, task};
+    use crate::tasks::container::tests::joined;
+
+    #[test]
+    fn fields_are_told_by_their_path_in_the_spec() {
+        for (field, wanted) in [
+            ("user", Some("task.user")),
+            ("shm_size", Some("task.shmSize")),
+            ("oom_score_adj", Some("task.oomScoreAdj")),
+            ("cap_add[2]", Some("task.capAdd[2]")),
+            ("sysctls[\"net.a_b\"]", Some("task.sysctls[\"net.a_b\"]")),
+            ("limits.memory", Some("task.limits.memory")),
+            ("log.dir", None),
+            ("files[0].source", None),
+        ] {
+            assert_eq!(path(field).as_deref(), wanted, "{field}");
+        }
+    }
+
+    #[test]
+    fn the_hash_is_of_what_runs() {
+        let mut other = task(2);
+        assert_eq!(hash(&task(1)), hash(&other));
+        other.spec.args = Some(vec!["x".into()]);
+        assert_ne!(hash(&task(1)), hash(&other));
+        let unsettled = TaskAssignment { digest: None, ..task(1) };
+        assert_ne!(hash(&task(1)), hash(&unsettled));
+    }
+
+    fn full() -> TaskSpec {
+        TaskSpec {
+            command: Some(vec!["/serve".into()]),
+            args: Some(vec!["-v".into()]),
+            env: vec![spec::EnvVar { name: "A".into(), value: "b".into() }],
+            workdir: Some("/srv".into()),
+            user: Some("nobody:nogroup".into()),
+            groups: vec!["audio".into()],
+            tty: true,
+            init: true,
+            stop_signal: Some("SIGRTMIN+3".parse().unwrap()),
+            limits: spec::Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(64 << 20)), pids: Some(99) },
+            reservations: Resources { cpu: MilliCpu(250), memory: Bytes(32 << 20) },
+            ulimits: vec![spec::Ulimit { name: "nofile".parse().unwrap(), soft: Some(7), hard: None }],
+            sysctls: BTreeMap::from([("net.core.somaxconn".into(), "512".into())]),
+            shm_size: Some(Bytes(1 << 20)),
+            oom_score_adj: Some(-5),
+            privileged: true,
+            cap_add: vec!["NET_ADMIN".parse().unwrap()],
+            cap_drop: vec!["CHOWN".parse().unwrap()],
+            no_new_privileges: true,
+            seccomp: spec::Seccomp::Unconfined,
+            devices: vec![spec::Device {
+                source: "/dev/fuse".into(),
+                target: "/dev/fuse2".into(),
+                access: "rw".parse().unwrap(),
+            }],
+            read_only: true,
+            mounts: vec![
+                spec::Mount {
+                    target: "/data".into(),
+                    source: spec::MountSource::Bind {
+                        path: "/srv/data".into(),
+                        propagation: spec::Propagation::Slave,
+                        recursive: true,
+                    },
+                    read_only: true,
+                },
+                spec::Mount {
+                    target: "/tmp".into(),
+                    source: spec::MountSource::Tmpfs {
+                        size: Some(Bytes(8 << 20)),
+                        mode: Some(0o700),
+                        exec: true,
+                    },
+                    read_only: false,
+                },
+            ],
+            logs: LogLimits { max_size: Bytes(1 << 20), max_files: 3 },
+            ..TaskSpec::new("demo:1".parse().unwrap())
+        }
+    }
+
+    #[test]
+    fn every_field_of_a_spec_reaches_its_container() {
+        let task = TaskAssignment { spec: full(), ..task(1) };
+        let joined = joined();
+        let made = spec(&task, 3, settings().cluster, &joined).unwrap();
+        made.check().unwrap();
+        let programs = &joined.programs;
+        let wanted = ContainerSpec {
+            command: Some(vec!["/serve".into()]),
+            args: Some(vec!["-v".into()]),
+            env: vec![("A".into(), "b".into())],
+            workdir: Some("/srv".into()),
+            user: Some("nobody:nogroup".into()),
+            groups: vec!["audio".into()],
+            tty: true,
+            init: Some(programs.init.clone()),
+            stop_signal: warren_types::Signal::from_number(37),
+            hostname: "web-1".into(),
+            network: Network::Joined("/run/netns/x".into()),
+            limits: Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(64 << 20)), pids: Some(99) },
+            reservations: Reservations { cpu: Some(MilliCpu(250)), memory: Some(Bytes(32 << 20)) },
+            ulimits: vec![Ulimit { name: "nofile".into(), soft: 7, hard: Ulimit::UNLIMITED }],
+            sysctls: BTreeMap::from([("net.core.somaxconn".into(), "512".into())]),
+            shm_size: Some(Bytes(1 << 20)),
+            oom_score_adj: Some(-5),
+            privileged: true,
+            cap_add: vec!["NET_ADMIN".into()],
+            cap_drop: vec!["CHOWN".into()],
+            no_new_privileges: true,
+            seccomp: Seccomp::Unconfined,
+            devices: vec![Device {
+                source: "/dev/fuse".into(),
+                target: "/dev/fuse2".into(),
+                access: Access { read: true, write: true, mknod: false },
+            }],
+            read_only_root: true,
+            mounts: vec![
+                Mount {
+                    target: "/data".into(),
+                    source: MountSource::Bind {
+                        path: "/srv/data".into(),
+                        recursive: true,
+                        propagation: Propagation::Slave,
+                    },
+                    read_only: true,
+                },
+                Mount {
+                    target: "/tmp".into(),
+                    source: MountSource::Tmpfs {
+                        size: Some(Bytes(8 << 20)),
+                        mode: Some(0o700),
+                        options: vec!["exec".into()],
+                    },
+                    read_only: false,
+                },
+            ],
+            files: files(&joined.files),
+            log: Log::Binary {
+                program: programs.logger.clone(),
+                dir: joined.log.clone(),
+                max_size: Bytes(1 << 20),
+                max_files: 3,
+            },
+            assignment: made.assignment.clone(),
+            labels: made.labels.clone(),
+            ..ContainerSpec::new(made.id.clone(), made.owner.clone(), made.image.clone())
+        };
+        assert_eq!(made, wanted);
+        assert!(made.image.digest().is_some(), "{}", made.image);
+    }
+
+    #[test]
+    fn nothing_said_is_nothing_asked_for() {
+        let made = spec(&task(1), 1, settings().cluster, &joined()).unwrap();
+        let plain = ContainerSpec::new(made.id.clone(), made.owner.clone(), made.image.clone());
+        let wanted = ContainerSpec {
+            hostname: made.hostname.clone(),
+            network: made.network.clone(),
+            files: made.files.clone(),
+            log: made.log.clone(),
+            assignment: made.assignment.clone(),
+            labels: made.labels.clone(),
+            ..plain
+        };
+        assert_eq!(made, wanted);
+    }
+}

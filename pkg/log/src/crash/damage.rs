@@ -5,12 +5,13 @@ use std::{
     fs,
     ops::Range,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use warren_testkit::soak;
 
-use crate::{Engine, Error, Loaded, crash::workload::Workload, open};
+use crate::{Engine, Error, Loaded, LogStore, crash::workload::Workload, open};
 
 const STEPS: usize = 14;
 
@@ -60,7 +61,7 @@ impl Sample {
     fn judge(&self, dir: &Path, what: &str) -> Outcome {
         let mut outcome = Outcome::Refused;
         for attempt in 1..=2 {
-            match open(dir, self.engine).and_then(|log| log.load()) {
+            match open_free(dir, self.engine).and_then(|log| log.load()) {
                 Ok(loaded) => {
                     let loaded = Loaded { recovered: None, ..loaded };
                     assert!(
@@ -77,6 +78,18 @@ impl Sample {
             }
         }
         outcome
+    }
+}
+
+/// Opens the log once it is free: sled's own threads may still hold the one that was closed before.
+fn open_free(dir: &Path, engine: Engine) -> Result<Box<dyn LogStore>, Error> {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match open(dir, engine) {
+            // Between two looks at whether it is free.
+            Err(Error::InUse { .. }) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            opened => return opened,
+        }
     }
 }
 

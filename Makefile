@@ -36,7 +36,7 @@ soak: ## Run every test with the large counts, then fuzz (needs a nightly toolch
 
 bench: ## Measure this machine: print the figures and write them as JSON
 	@tests/testkit/ensure-packages.sh test
-	$(CARGO) build --release --locked -p warren --bin warren -p warren-test-bench
+	$(CARGO) build --release --locked -p warren -p warren-worker -p warren-test-bench
 	$(CARGO) run --release --locked -p warren-test-bench
 
 verify: ## Check formatting, lints, docs, layering and licences; writes nothing but build output

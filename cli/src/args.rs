@@ -1,6 +1,7 @@
 //! The command line. What is read here is already of the types the rest works with; what cannot be, is a
 //! usage error (exit code 2).
 
+mod content;
 pub mod lists;
 mod manager;
 mod service;
@@ -8,6 +9,7 @@ pub mod spec;
 mod token;
 pub mod unsupported;
 pub mod value;
+mod volume;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,9 +18,11 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use warren_client::Address;
 use warren_types::{Availability, ImageReference};
 
+pub use content::{ContentCommand, ContentCreateArgs, LoginArgs, RegistryCommand};
 pub use manager::{ManagerCommand, NodeArgs};
 pub use service::{CreateArgs, LogArgs, RemoveArgs, RollbackArgs, ScaleArgs, ServiceCommand, UpdateArgs};
 pub use token::{TokenArgs, TokenCommand};
+pub use volume::{VolumeCommand, VolumeCreateArgs};
 
 /// Runs containers on a group of Linux machines.
 #[derive(Debug, Parser)]
@@ -89,6 +93,18 @@ pub enum Command {
     /// What lets machines join
     #[command(subcommand)]
     Token(TokenCommand),
+    /// What tasks need and nobody else may see
+    #[command(subcommand)]
+    Secret(ContentCommand),
+    /// Files that tasks see
+    #[command(subcommand)]
+    Config(ContentCommand),
+    /// Data that outlives tasks
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Who the machines are to registries of images
+    #[command(subcommand)]
+    Registry(RegistryCommand),
     /// Images on the machines
     #[command(subcommand)]
     Image(ImageCommand),

@@ -33,6 +33,13 @@ pub fn of_client(what: impl Into<String>, error: Error) -> Failure {
     Failure::new(exit, what, &error, hint)
 }
 
+/// As [`of_client`], with a `hint` of its own for what is refused by this `reason`.
+pub fn of_refusal(what: impl Into<String>, error: Error, reason: &str, hint: String) -> Failure {
+    let meant = matches!(&error, Error::Refused { problem } if problem.reason == reason);
+    let failure = of_client(what, error);
+    if meant { Failure { hint, ..failure } } else { failure }
+}
+
 fn of_code(code: Code) -> (Exit, &'static str) {
     match code {
         Code::InvalidArgument | Code::OutOfRange => (Exit::Usage, "correct it and try again"),
@@ -78,6 +85,17 @@ mod tests {
         assert_eq!(of_client("x", unreachable).exit, Exit::Unreachable);
         let denied = Error::Denied { address: "a:1".into(), why: "not an admin".into() };
         assert_eq!(of_client("x", denied).exit, Exit::Denied);
+    }
+
+    #[test]
+    fn a_reason_may_have_its_own_hint() {
+        let problem = |reason| Problem::new(Code::FailedPrecondition, reason, "no");
+        let hint = |reason| {
+            let error = Error::Refused { problem: problem(reason) };
+            of_refusal("x", error, "IN_USE", "use it less".to_owned()).hint
+        };
+        assert_eq!(hint("IN_USE"), "use it less");
+        assert_eq!(hint("OTHER"), "look at its state, then try again");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod args;
 mod command;
 mod connect;
 mod failure;
+mod input;
 mod node;
 mod output;
 mod progress;
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
 use args::{Cli, Command, unsupported};
-use warren_process::{Exit, Failure, logging, memory};
+use warren_process::{Exit, Failure, logging, memory, no_core_dumps};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> =
@@ -57,9 +58,8 @@ fn parse(arguments: &[String], colours: bool) -> Result<Cli, ExitCode> {
     let command = Cli::command().color(if colours { ColorChoice::Auto } else { ColorChoice::Never });
     let parsed = command.clone().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|error| match unsupported::find(&error, &command, arguments) {
-        Some(what) => {
-            let what = format!("{what} is not supported by this version");
-            Failure::new(Exit::Usage, what, "", "leave it out; `--help` lists what there is").tell(colours)
+        Some(unsupported::Refusal { what, why, hint }) => {
+            Failure::new(Exit::Usage, what, why, hint).tell(colours)
         }
         None => {
             // A closed output is no reason to say more.
@@ -74,6 +74,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let mut builder = match is_node(&cli) {
         true => {
             memory::keep_together();
+            no_core_dumps();
             tokio::runtime::Builder::new_multi_thread()
         }
         false => tokio::runtime::Builder::new_current_thread(),

@@ -17,13 +17,13 @@ const WORKER: &str = "worker";
 
 /// Runs until it is told to stop.
 pub async fn run(command: ManagerCommand) -> Result<(), Failure> {
-    let (NodeArgs { place, manager_only, manager, worker }, create) = match command {
+    let (NodeArgs { place, metrics, manager_only, manager, worker }, create) = match command {
         ManagerCommand::Init(args) => (args, true),
         ManagerCommand::Run(args) => (args, false),
     };
     let kept = Sections::load(&place.data_dir)?;
     let worker = worker_flags(kept.as_ref(), manager_only, worker)?;
-    let told = Told::merge(kept.as_ref(), &place, manager, create)?;
+    let told = Told::merge(kept.as_ref(), &place, metrics, manager, create)?;
     let sections = sections(&place.data_dir, &told, worker.as_ref());
     let machine = Machine::look()?;
     let plan = Plan::new(place.data_dir, &told, &machine);

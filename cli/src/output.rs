@@ -37,6 +37,11 @@ pub const fn wide(title: &'static str) -> Column {
     Column { title, wide: true }
 }
 
+/// A table as it is printed, for what redraws it.
+pub fn drawn<T: Row>(format: Format, items: &[T], now: Timestamp) -> String {
+    table(items, format == Format::Wide, now)
+}
+
 /// Prints a list: as a table, or as one array.
 pub fn list<T: Row>(format: Format, items: &[T], now: Timestamp) -> Result<(), Failure> {
     match format {
@@ -49,6 +54,14 @@ pub fn list<T: Row>(format: Format, items: &[T], now: Timestamp) -> Result<(), F
 /// Prints one thing in full: as JSON if that was asked for, else as YAML.
 pub fn document<T: Serialize>(format: Format, item: &T) -> Result<(), Failure> {
     print(&render(format, item)?)
+}
+
+/// Prints things in full: one as itself, several as one array.
+pub fn documents<T: Serialize>(format: Format, items: &[T]) -> Result<(), Failure> {
+    match items {
+        [one] => document(format, one),
+        items => document(format, &items),
+    }
 }
 
 fn render<T: Serialize>(format: Format, item: &T) -> Result<String, Failure> {
@@ -110,7 +123,8 @@ pub mod tests {
     /// One row as it is printed for wide screens, on its side: a line per column.
     pub fn upright<T: Row>(item: &T, now: Timestamp) -> String {
         let cells = T::COLUMNS.iter().zip(item.cells(true, now));
-        cells.map(|(column, cell)| format!("{} {}\n", column.title, one_line(&cell))).collect()
+        let lines = cells.map(|(column, cell)| format!("{} {}", column.title, one_line(&cell)));
+        lines.map(|line| line.trim_end().to_owned() + "\n").collect()
     }
 
     /// A document as it is printed.

@@ -2,7 +2,9 @@
 //! 3339, quantities as people write them. What is absent is left out.
 
 pub mod cluster;
+pub mod content;
 mod difference;
+mod health;
 pub mod image;
 pub mod node;
 pub mod revision;
@@ -11,6 +13,9 @@ pub mod spec;
 mod storage;
 pub mod task;
 pub mod token;
+pub mod top;
+mod vitals;
+pub mod volume;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -90,6 +95,19 @@ pub fn short_digest(digest: &str) -> String {
     digest.strip_prefix("sha256:").unwrap_or(digest).chars().take(12).collect()
 }
 
+/// The first few names, unless there is room for all: `web, api, db and 2 others`.
+pub fn named(names: &[String], all: bool) -> String {
+    const FEW: usize = 3;
+    let shown = names.iter().take(if all { names.len() } else { FEW }).map(String::as_str);
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(FEW) {
+        0 => shown,
+        _ if all => shown,
+        1 => format!("{shown} and 1 other"),
+        more => format!("{shown} and {more} others"),
+    }
+}
+
 /// `None` for a text that is absent.
 fn given(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
@@ -141,6 +159,17 @@ mod tests {
         }
         assert_eq!(about(u64::MAX), "16777215.9TiB");
         assert_eq!(duration(Duration::from_millis(90_500)), "1m30s500ms");
+    }
+
+    #[test]
+    fn only_the_first_names_are_said() {
+        let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
+        let said = |count: usize, all| named(&names[..count], all);
+        assert_eq!((said(0, false), said(3, false)), (String::new(), "a, b, c".to_owned()));
+        assert_eq!((said(4, false).as_str(), said(5, false).as_str()), {
+            ("a, b, c and 1 other", "a, b, c and 2 others")
+        });
+        assert_eq!(said(5, true), "a, b, c, d, e");
     }
 
     #[test]

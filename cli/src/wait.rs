@@ -1,4 +1,4 @@
-//! Waits until the cluster has what was asked for: what is watched only says when to look, [`judge`] decides.
+//! Waits until the cluster has what was asked for: what is watched only says when to look, `judge` decides.
 
 mod picture;
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod cluster;
+pub mod contents;
 pub mod description;
 pub mod images;
 pub mod logs;
@@ -17,15 +18,17 @@ pub mod services;
 pub mod tasks;
 pub mod tokens;
 pub mod view;
+pub mod volumes;
 pub mod watch;
 
 use std::sync::Arc;
 
 use warren_control::{Loops, Shutdown};
 use warren_log::Engine;
-use warren_security::CertificateAuthority;
+use warren_security::{CertificateAuthority, ContentKey};
 
 use crate::controllers::Refusals;
+use crate::metrics::Metrics;
 use crate::session::{Registry, Streams};
 use crate::stamp::Stamp;
 use crate::store::Store;
@@ -49,8 +52,12 @@ pub struct Api {
     pub shutdown: Shutdown,
     /// Issues certificates to machines that join.
     pub authority: Arc<CertificateAuthority>,
+    /// Seals and opens secrets, configs and credentials.
+    pub content_key: Arc<ContentKey>,
     /// This manager's own id.
     pub manager: String,
     /// What keeps this manager's log.
     pub log_engine: Engine,
+    /// Counts what it is asked.
+    pub metrics: Metrics,
 }

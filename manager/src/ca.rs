@@ -8,11 +8,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rand::RngExt;
+use warren_core::State;
 use warren_security::{
-    AuthorityError, CertificateAuthority, Credentials, FileError, Identity, IdentityError, Role,
+    AuthorityError, CertificateAuthority, ContentKey, ContentKeyError, Credentials, FileError, Identity,
+    IdentityError, KeyFileError, Role,
 };
 use warren_types::{ClusterId, Id, NodeId};
 
+/// What contents are sealed with, in the manager's directory.
+const CONTENT_FILE: &str = "content.key";
 /// The administrator that `manager init` makes.
 const ADMIN: &str = "admin";
 
@@ -31,6 +35,25 @@ pub enum CaError {
     /// A name that no certificate can carry.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// The content key cannot be read.
+    #[error(transparent)]
+    ContentKey(#[from] KeyFileError),
+    /// The content key is gone, but what it sealed is there.
+    #[error(
+        "{0} is missing, and without it none of the cluster's secrets, configs and credentials can be read: restore \
+         it from a backup of this manager"
+    )]
+    ContentKeyMissing(PathBuf),
+    /// The content key is another than the one that sealed what is there.
+    #[error(
+        "{path} is not the key that the cluster's secrets, configs and credentials were sealed with: {source}"
+    )]
+    OtherContentKey {
+        /// The file.
+        path: PathBuf,
+        /// What one of them said to it.
+        source: ContentKeyError,
+    },
     /// A certificate is of another cluster, or names no id of ours.
     #[error("{path} is not of this cluster: {why}")]
     Foreign {
@@ -90,6 +113,27 @@ impl Keys {
         };
         let cluster = cluster.parse().map_err(|why| foreign("ca.pem", &why))?;
         Ok(Self { cluster, authority: Arc::new(authority), manager, admin, node })
+    }
+}
+
+/// The key in `dir` that contents are sealed with. It is made where there is none, unless something in `state` was
+/// sealed with one.
+///
+/// # Errors
+/// [`CaError`]; nothing was changed.
+pub fn content_key(dir: &Path, state: &State) -> Result<ContentKey, CaError> {
+    let path = dir.join(CONTENT_FILE);
+    let sealed = state.contents().find_map(|content| {
+        content.versions.last_key_value().map(|(_, newest)| (content.id, newest.clone()))
+    });
+    match (ContentKey::load(&path)?, sealed) {
+        (None, None) => Ok(ContentKey::create(&path)?),
+        (None, Some(_)) => Err(CaError::ContentKeyMissing(path)),
+        (Some(key), None) => Ok(key),
+        (Some(key), Some((id, newest))) => match key.open(id, &newest) {
+            Ok(_) => Ok(key),
+            Err(source) => Err(CaError::OtherContentKey { path, source }),
+        },
     }
 }
 
@@ -158,6 +202,33 @@ mod tests {
         assert_eq!(later.admin.identity(), first.admin.identity());
         assert_eq!(later.manager.identity(), first.manager.identity());
         assert!(later.manager.expires_at() > first.manager.expires_at());
+    }
+
+    #[test]
+    fn the_content_key_is_made_once_and_never_replaced() {
+        use warren_core::Command;
+        use warren_types::{ContentId, ContentKind, Timestamp};
+
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut state = State::new();
+        let key = content_key(dir.path(), &state).unwrap();
+        let id = ContentId(Id(1));
+        let content = key.seal(id, b"hunter2");
+        assert!(content_key(dir.path(), &state).unwrap().open(id, &content).is_ok(), "it is the same");
+        let (kind, name, at) = (ContentKind::Secret, "db".parse().unwrap(), Timestamp(1));
+        let cluster = warren_types::ClusterId(Id(1));
+        let ranges = vec!["10.210.0.0/16".parse().unwrap()];
+        state.apply(1, 1, &Command::CreateCluster { id: cluster, ranges, level: warren_core::LEVEL, at });
+        let labels = Default::default();
+        state.apply(1, 2, &Command::CreateContent { id, kind, name, labels, content, at });
+        assert_eq!(state.contents().count(), 1);
+        assert!(content_key(dir.path(), &state).is_ok());
+
+        let missing = content_key(other.path(), &state).unwrap_err();
+        assert!(matches!(&missing, CaError::ContentKeyMissing(path) if !path.exists()), "{missing}");
+        content_key(other.path(), &State::new()).unwrap();
+        let another = content_key(other.path(), &state).unwrap_err();
+        assert!(matches!(another, CaError::OtherContentKey { .. }), "{another}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod ca;
 pub mod config;
 pub mod controllers;
 pub mod manager;
+pub mod metrics;
 pub mod process;
 pub mod raft;
 pub mod server;

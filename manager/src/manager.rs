@@ -10,15 +10,17 @@ use warren_control::{BoxError, Loops, Queue, RunnerSettings, Shutdown, SystemClo
 use warren_core::{Command, Refusal, State};
 use warren_log::DataDir;
 use warren_security::{Credentials, LiveCertificate, Roots};
+use warren_telemetry::Part;
 use warren_types::{ClusterId, Node, NodeId, NodeRole};
 
 use crate::api::Api;
 use crate::background;
-use crate::ca::{CaError, Keys};
+use crate::ca::{CaError, Keys, content_key};
 use crate::config::{Config, LocalNode, Tuning};
 use crate::controllers::planner::Planner;
-use crate::controllers::wake::{SWEEP, Waker};
+use crate::controllers::wake::{SWEEP, SWEEP_LOOP, Waker};
 use crate::controllers::{Refusals, key::Key};
+use crate::metrics::{self, Metrics, Sources};
 use crate::raft::driver::DriverError;
 use crate::raft::restore::{Ended, RestoreError, open_store};
 use crate::server::{Listeners, ServeError};
@@ -74,6 +76,7 @@ pub struct Manager {
     keys: Keys,
     store: Store,
     shutdown: Shutdown,
+    metrics: (Metrics, Sources),
     /// `None` once it was told.
     failure: Option<Failure>,
 }
@@ -134,6 +137,12 @@ impl Manager {
         &self.store
     }
 
+    /// What this manager shows to monitoring.
+    pub fn telemetry(&self) -> Part {
+        let (metrics, sources) = &self.metrics;
+        metrics::part(metrics, sources)
+    }
+
     /// Resolves when the manager cannot go on, with the reason, once; never before that.
     pub async fn failed(&mut self) -> DriverError {
         if let Some(failure) = &mut self.failure {
@@ -181,14 +190,20 @@ async fn start(
     let mut failure = attend(ended, &shutdown);
     lead(&store, &mut failure).await?;
     check_cluster(&store.read().state, &keys, &dir, create)?;
+    let content_key = Arc::new(content_key(&dir, &store.read().state)?);
 
     let clock = Arc::new(SystemClock::new());
     let loops = Loops::new(shutdown.clone(), clock.clone(), system_chance());
-    let stamp = Stamp::new(clock, store.clone());
+    let stamp = Stamp::new(clock.clone(), store.clone());
     found(&store, &keys, &config, &stamp).await?;
 
     let (registry, streams, refusals) = (Registry::default(), Streams::default(), Refusals::default());
-    control(&store, &registry, &refusals, &stamp, &loops, &shutdown);
+    let metrics = Metrics::default();
+    let counted = metrics.scheduler.clone();
+    let planner = Planner::new(store.clone(), registry.clone(), refusals.clone(), stamp.clone(), counted);
+    control(planner, &store, &registry, &loops, &shutdown);
+    let (reads, connected, running) = (store.clone(), registry.clone(), loops.clone());
+    let sources = Sources { store: reads, registry: connected, loops: running, clock, dir: dir.clone() };
     let api = Api {
         store: store.clone(),
         registry,
@@ -198,14 +213,16 @@ async fn start(
         clock: stamp,
         shutdown: shutdown.clone(),
         authority: keys.authority.clone(),
+        content_key,
         manager: keys.manager.identity().id().to_string(),
         log_engine: config.log_engine,
+        metrics: metrics.clone(),
     };
     let sessions = SessionServer::of(&api);
     let certificate = LiveCertificate::new(&keys.manager);
     listeners.serve(&keys.authority.roots(), certificate, &api, &sessions, &shutdown)?;
     tracing::info!(%address, cluster = %keys.cluster, "manager is serving");
-    Ok(Manager { address, keys, store, shutdown, failure: Some(failure) })
+    Ok(Manager { address, keys, store, shutdown, metrics: (metrics, sources), failure: Some(failure) })
 }
 
 /// Makes the driver one of the things that a stop waits for, and its failure the end of all others.
@@ -283,17 +300,9 @@ async fn found(store: &Store, keys: &Keys, config: &Config, stamp: &Stamp) -> Re
     Ok(())
 }
 
-fn control(
-    store: &Store,
-    registry: &Registry,
-    refusals: &Refusals,
-    stamp: &Stamp,
-    loops: &Loops,
-    shutdown: &Shutdown,
-) {
+fn control(planner: Planner, store: &Store, registry: &Registry, loops: &Loops, shutdown: &Shutdown) {
     let queue: Queue<Key> = Queue::new(KEYS);
     let keys = queue.handle();
-    let planner = Planner::new(store.clone(), registry.clone(), refusals.clone(), stamp.clone());
     let planner = Arc::new(planner);
     loops.spawn_queue("planner", queue, RunnerSettings::default(), move |key| {
         let planner = planner.clone();
@@ -301,7 +310,7 @@ fn control(
     });
     let waker = Arc::new(Waker::new(store.clone(), registry.clone(), keys));
     let sweeper = waker.clone();
-    loops.spawn("sweep", SWEEP, move || {
+    loops.spawn(SWEEP_LOOP, SWEEP, move || {
         sweeper.wake_all();
         std::future::ready(Ok::<(), BoxError>(()))
     });

@@ -8,7 +8,8 @@ mod plan;
 
 use clap::{Args, Subcommand};
 use warren_process::settings::Sections;
-use warren_process::{Exit, Failure, Machine, NodeSection, PlaceArgs, Signals, chain};
+use warren_process::{Exit, Failure, Machine, MetricsArgs, NodeSection, PlaceArgs, Signals, chain};
+use warren_telemetry::Telemetry;
 
 use crate::config::{Config, LocalNode};
 use crate::manager::{Manager, StartError};
@@ -24,6 +25,8 @@ const WHAT: &str = "the node was not started";
 const NODE: &str = "node";
 const MANAGER: &str = "manager";
 const WORKER: &str = "worker";
+/// What a manager is called among the parts of a node.
+pub const PART: &str = "manager";
 
 /// What `warren-manager` can be asked.
 #[derive(Debug, Subcommand)]
@@ -40,6 +43,9 @@ pub struct CommandArgs {
     /// Where the node keeps what.
     #[command(flatten)]
     pub place: PlaceArgs,
+    /// Where it shows whether it is well.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// The manager's own.
     #[command(flatten)]
     pub flags: Flags,
@@ -62,10 +68,11 @@ impl Told {
     pub fn merge(
         remembered: Option<&Sections>,
         place: &PlaceArgs,
+        metrics: MetricsArgs,
         said: Flags,
         create: bool,
     ) -> Result<Self, Failure> {
-        let said_node = NodeSection { run_dir: place.run_dir.clone() };
+        let said_node = NodeSection::said(place, metrics);
         let old = remembered.map(|kept| kept.section::<Flags>(MANAGER)).transpose()?.flatten();
         let Some(old) = old else {
             if create {
@@ -75,8 +82,7 @@ impl Told {
             return Err(Failure::new(Exit::NotFound, WHAT, why, "make one with `warren manager init`"));
         };
         let node = remembered.map(|kept| kept.section::<NodeSection>(NODE)).transpose()?.flatten();
-        let node = NodeSection { run_dir: said_node.run_dir.or(node.unwrap_or_default().run_dir) };
-        Ok(Self { node, flags: said.over(old)? })
+        Ok(Self { node: said_node.over(node.unwrap_or_default()), flags: said.over(old)? })
     }
 
     /// Its sections, to be remembered.
@@ -124,10 +130,14 @@ pub async fn run(command: Command) -> Result<(), Failure> {
         let why = format!("{} is of a node that also runs tasks", args.place.data_dir.display());
         return Err(Failure::new(Exit::Conflict, WHAT, why, "use `warren manager run`"));
     }
-    let told = Told::merge(remembered.as_ref(), &args.place, args.flags, create)?;
+    let told = Told::merge(remembered.as_ref(), &args.place, args.metrics, args.flags, create)?;
     let plan = Plan::new(args.place.data_dir, &told, &Machine::look()?);
     let mut signals = Signals::listen(WHAT)?;
+    let telemetry = Telemetry::of(&[PART]);
+    // Said before a cluster is made: that the address is taken.
+    let _server = plan.metrics_listen.serve(&telemetry).await?;
     let mut manager = start(&plan, None, create).await?;
+    telemetry.add(PART, manager.telemetry());
     let ended = serve(&plan, create.then_some(&told), &mut manager, &mut signals).await;
     manager.stop().await;
     ended

@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use tonic::transport::Server;
 use warren_control::Shutdown;
 use warren_proto::v1::cluster_server::ClusterServer;
+use warren_proto::v1::contents_server::ContentsServer;
 use warren_proto::v1::images_server::ImagesServer;
 use warren_proto::v1::logs_server::LogsServer;
 use warren_proto::v1::membership_server::MembershipServer;
@@ -17,6 +18,7 @@ use warren_proto::v1::services_server::ServicesServer;
 use warren_proto::v1::sessions_server::SessionsServer;
 use warren_proto::v1::tasks_server::TasksServer;
 use warren_proto::v1::tokens_server::TokensServer;
+use warren_proto::v1::volumes_server::VolumesServer;
 use warren_security::{
     Incoming, LiveCertificate, LocalListener, LocalSocketError, Roots, StrangerLimits, TlsError, serve_local,
     serve_tls, server_config,
@@ -24,11 +26,13 @@ use warren_security::{
 
 use crate::api::Api;
 use crate::api::access::AccessLayer;
+use crate::metrics::requests::RequestLayer;
 use crate::session::server::SessionServer;
 
 /// Members of this group may administer the machine's cluster through the socket, if the group exists.
 const GROUP: &str = "warren";
-/// Largest message from anyone: an import's chunks are far smaller, a list's pages as well.
+/// Largest message from anyone: an import's chunks are far smaller, a list's pages as well; a content has 1 MiB at
+/// most, and one that is somewhat larger is to be refused with a word.
 const MAX_MESSAGE: usize = 4 << 20;
 /// Largest message from somebody who is not known: a token, a certificate request of 8 KiB, and a description.
 const MAX_STRANGERS_MESSAGE: usize = 64 << 10;
@@ -118,6 +122,7 @@ fn spawn(name: &'static str, incoming: Incoming, api: &Api, sessions: &SessionSe
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .initial_stream_window_size(Some(STREAM_WINDOW))
         .initial_connection_window_size(Some(CONNECTION_WINDOW))
+        .layer(RequestLayer(api.metrics.requests.clone()))
         .layer(AccessLayer)
         .add_service(ServicesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TasksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
@@ -125,6 +130,8 @@ fn spawn(name: &'static str, incoming: Incoming, api: &Api, sessions: &SessionSe
         .add_service(ClusterServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(ImagesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TokensServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(ContentsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(VolumesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(LogsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(MembershipServer::new(api.clone()).max_decoding_message_size(MAX_STRANGERS_MESSAGE))
         .add_service(SessionsServer::new(sessions.clone()).max_decoding_message_size(MAX_MESSAGE));

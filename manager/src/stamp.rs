@@ -27,6 +27,11 @@ impl Stamp {
         Self(Arc::new(Parts { clock, store, started, steady: Mutex::default() }))
     }
 
+    /// What this machine's clock says, wrong or not: for others to hold theirs against.
+    pub fn wall(&self) -> Timestamp {
+        Timestamp(self.0.clock.unix_millis())
+    }
+
     /// The time now; never less than an earlier answer.
     pub fn now(&self) -> Timestamp {
         let Parts { clock, store, started, steady } = &*self.0;
@@ -69,6 +74,7 @@ mod tests {
         assert_eq!(stamp.now(), wall + HOUR);
         clock.advance(Duration::from_secs(5));
         assert_eq!(stamp.now(), wall + HOUR + Duration::from_secs(5));
+        assert_eq!(stamp.wall(), wall + Duration::from_secs(5), "the machine's own time is another matter");
     }
 
     #[test]

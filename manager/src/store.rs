@@ -4,12 +4,14 @@
 //! them. What changed is kept as keys in a bounded history, so that a watcher that fell behind is told to list again.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot, watch};
 use warren_core::{Answer, Change, Command, Outcome, Refusal, State};
+use warren_telemetry::{Histogram, fractions_of_a_second};
 use warren_types::Timestamp;
 
 /// How many changes a watcher may be behind before it has to list again.
@@ -134,6 +136,11 @@ struct Shared {
     history: Mutex<History>,
     /// Index of the newest publication; watchers wait on it.
     newest: watch::Sender<u64>,
+    /// How long writes took.
+    commits: Histogram,
+    /// When the driver last went round, in milliseconds since the store was made.
+    last_round: AtomicU64,
+    made: Instant,
 }
 
 struct History {
@@ -190,6 +197,9 @@ impl Store {
             newest: watch::Sender::new(first.index),
             published: ArcSwap::from_pointee(first),
             history: Mutex::new(history),
+            commits: Histogram::new(fractions_of_a_second()),
+            last_round: AtomicU64::new(0),
+            made: Instant::now(),
         });
         (Self { shared: shared.clone(), proposals }, Publisher { shared }, receiver)
     }
@@ -207,6 +217,7 @@ impl Store {
         if let Some(held) = &self.read().held {
             return Err(ProposeError::Held(held.clone()));
         }
+        let began = Instant::now();
         let (reply, answer) = oneshot::channel();
         let confirmed = async {
             self.proposals.send(Proposal { command, reply }).await.map_err(|_| ProposeError::Stopping)?;
@@ -218,7 +229,9 @@ impl Store {
                 None => Doubt::Late(PROPOSE_DEADLINE),
             })
         };
-        match tokio::time::timeout(PROPOSE_DEADLINE, confirmed).await.map_err(late)?? {
+        let outcome = tokio::time::timeout(PROPOSE_DEADLINE, confirmed).await.map_err(late)??;
+        self.shared.commits.observe(began.elapsed().as_secs_f64());
+        match outcome {
             Outcome::Applied { answer, .. } | Outcome::Unchanged { answer } => Ok(answer),
             Outcome::Rejected(refusal) => Err(ProposeError::Rejected(refusal)),
         }
@@ -245,6 +258,17 @@ impl Store {
         while self.read().held.is_some() {
             newest.changed().await.expect("the store itself holds the sending end");
         }
+    }
+
+    /// How long each write took, from its proposal to its effect here.
+    pub fn commits(&self) -> &Histogram {
+        &self.shared.commits
+    }
+
+    /// How long ago the driver last went round.
+    pub fn since_last_round(&self) -> Duration {
+        let last = Duration::from_millis(self.shared.last_round.load(Ordering::Relaxed));
+        self.shared.made.elapsed().saturating_sub(last)
     }
 
     /// Watches everything that is applied after `index`.
@@ -293,6 +317,12 @@ pub struct Publisher {
 }
 
 impl Publisher {
+    /// Notes that the driver goes round, whether there is anything to publish or not.
+    pub fn went_round(&self) {
+        let now = u64::try_from(self.shared.made.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.shared.last_round.store(now, Ordering::Relaxed);
+    }
+
     /// Makes `published` what readers see, and tells watchers what changed. Answers the state that was replaced, so
     /// that the caller can have it dropped elsewhere: freeing a large state takes longer than applying an entry.
     pub fn publish(&self, published: Published, batches: Vec<Batch>) -> Arc<Published> {

@@ -1,4 +1,4 @@
-//! Makes the two programs that the library carries: static, without a dependency, by one call of `rustc`
+//! Makes the three programs that the library carries: static, without a dependency, by one call of `rustc`
 //! each.
 //!
 //! They are not cargo binaries, because `crt-static` and the relocation model are properties of a whole
@@ -6,16 +6,21 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sha2::{Digest, Sha256};
+
 /// What the programs are made of; the library has other files too, which must not make them anew.
-const SOURCES: [&str; 3] = ["src/program", "src/record.rs", "src/segment.rs"];
+const SOURCES: [&str; 4] = ["src/program", "src/plan.rs", "src/record.rs", "src/segment.rs"];
 
 fn main() {
     let out = PathBuf::from(variable("OUT_DIR"));
-    for program in ["logger", "init"] {
-        compile(program, &out.join(format!("warren-{program}")));
+    for program in ["logger", "init", "exec"] {
+        let path = out.join(format!("warren-{program}"));
+        compile(program, &path);
+        pack(&path);
     }
     for source in SOURCES {
         println!("cargo:rerun-if-changed={source}");
@@ -49,6 +54,18 @@ fn compile(program: &str, into: &Path) {
          archive (libc.a), and for another target its linker in the cargo setting `linker`",
         variable("TARGET")
     );
+}
+
+/// Puts a compressed copy beside the program, and its digest.
+fn pack(path: &Path) {
+    let program = std::fs::read(path).expect("the compiler has written it");
+    let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+    packed.write_all(&program).expect("memory takes it");
+    let packed = packed.finish().expect("memory takes it");
+    let written = std::fs::write(path.with_extension("zlib"), packed);
+    written
+        .and_then(|()| std::fs::write(path.with_extension("sha256"), Sha256::digest(&program)))
+        .expect("there is room");
 }
 
 /// A variable that cargo sets for every build script.

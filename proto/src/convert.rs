@@ -1,7 +1,7 @@
 //! Between the wire and `warren-types`.
 //!
-//! From the wire: `TryFrom`, with every fault of the message and its path in [`Violations`]; paths are
-//! relative to the message, whoever holds it nests them. To the wire: `From`, which cannot fail and writes
+//! From the wire: `TryFrom`, with every fault of the message and its path in [`Violations`](warren_types::Violations);
+//! paths are relative to the message, whoever holds it nests them. To the wire: `From`, which cannot fail and writes
 //! defaults as absent, so that equal values have equal bytes.
 //!
 //! [`ServiceSpec`](warren_types::ServiceSpec) has two ways in: `TryFrom` for what a person sends now, which
@@ -9,7 +9,9 @@
 //! it was accepted and must stay readable when a later version allows less.
 
 mod assignment;
+mod content;
 mod fields;
+mod health;
 mod node;
 mod report;
 mod request;
@@ -18,7 +20,8 @@ mod round_trip;
 mod spec;
 mod task;
 
-pub use node::{availability, node_role, node_status};
-pub use report::{desired, task_state};
+pub use content::{content_data, content_kind, parse_field};
+pub use node::{availability, node_condition, node_role, node_status};
+pub use report::{desired, health, task_state};
 pub use request::replicas;
 pub use spec::stored_service_spec;

@@ -17,6 +17,9 @@ pub const DOMAIN: &str = "warren.io";
 /// Reason of what a node hears that was removed from the cluster: it has to join anew.
 pub const NODE_REMOVED: &str = "NODE_REMOVED";
 
+/// Reason of what a node hears that the manager does not know, without being sure that it was removed.
+pub const NODE_UNKNOWN: &str = "NODE_UNKNOWN";
+
 /// The message is sent twice, once percent-encoded, so it has the smaller share of the header.
 const MAX_MESSAGE: usize = 1024;
 /// Of each violation's path and message.

@@ -1,7 +1,7 @@
 //! What a restarted agent knows before it reaches a manager: one file, which can be deleted at any time for
 //! the price of a resync.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,11 @@ use crate::wishes::Wishes;
 
 /// Of the file's content; another number is not read.
 const FORMAT: u32 = 1;
+
+/// The file's place in the data directory.
+pub(crate) fn cache_file(data_dir: &Path) -> PathBuf {
+    data_dir.join("worker").join("cache.json")
+}
 
 /// The file.
 #[derive(Debug, Clone)]
@@ -91,6 +96,14 @@ impl Cache {
         tokio::task::spawn_blocking(write).await.expect("writing a file does not panic")?;
         Ok(())
     }
+
+    /// Removes the file. Harmless when there is none.
+    pub fn remove(&self) -> std::io::Result<()> {
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +133,10 @@ mod tests {
         cache.store(&known()).await.unwrap();
         cache.store(&known()).await.unwrap();
         assert_eq!(cache.load().await, Wishes { confirmed: false, ..known() });
+        for _ in 0..2 {
+            cache.remove().unwrap();
+            assert_eq!(cache.load().await, Wishes::default());
+        }
     }
 
     #[tokio::test]

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::Status;
 use warren_control::{Clock, Loops, Outcome, Queue, RunnerSettings};
-use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1;
 use warren_proto::v1::membership_client::MembershipClient;
 use warren_security::{
@@ -64,8 +62,6 @@ pub(crate) struct Renewal {
     /// Places the renewal within its window; the same as long as the agent runs.
     pub chance: u64,
     pub clock: Arc<dyn Clock>,
-    /// Hears that the node was removed from the cluster.
-    pub removed: watch::Sender<Option<String>>,
 }
 
 impl Renewal {
@@ -99,12 +95,10 @@ impl Renewal {
         let manager = connected.manager;
         let mut client = MembershipClient::new(connected.channel);
         let answer = timeout(ANSWER_DEADLINE, client.renew(v1::RenewRequest { certificate_request })).await;
-        let answer = answer.map_err(|_| RenewalError::Late(manager.clone()))?.map_err(|status| {
-            if let Some(reason) = removal(&status) {
-                self.removed.send_replace(Some(reason));
-            }
-            RenewalError::Refused { manager: manager.clone(), status }
-        })?;
+        // A refusal says nothing about the node's place in the cluster, whatever its words: the manager may have read
+        // them from a copy that is old. The session hears it for sure.
+        let refused = |status| RenewalError::Refused { manager: manager.clone(), status };
+        let answer = answer.map_err(|_| RenewalError::Late(manager.clone()))?.map_err(refused)?;
         let store = self.store.clone();
         let renewed =
             tokio::task::spawn_blocking(move || store.complete(&roots, &answer.into_inner().certificate));
@@ -128,12 +122,6 @@ impl Renewal {
             Membership::None => Err(RenewalError::NoMember("it is empty".to_owned())),
         }
     }
-}
-
-/// The manager's words, when it says that this node was removed from the cluster.
-pub(crate) fn removal(status: &Status) -> Option<String> {
-    let Problem { reason, message, .. } = Problem::from(status);
-    (reason == NODE_REMOVED).then_some(message)
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ impl Doors {
     /// # Errors
     /// What is missing on this machine, or that another node runs here.
     pub async fn check(place: &Place) -> Result<(), DoorsError> {
-        place.oci_runtime()?.find()?;
+        place.oci_runtime()?.check().await?;
         place.registries()?;
         let _namespace = NamespaceLock::take()?;
         Ok(LinuxNetwork::new(&place.run_dir).check().await?)
@@ -104,7 +104,7 @@ impl Doors {
     pub async fn open(place: &Place) -> Result<Self, DoorsError> {
         let (oci_runtime, registries) = (place.oci_runtime()?, place.registries()?);
         // Said before a containerd is started that nobody could use.
-        oci_runtime.find()?;
+        oci_runtime.check().await?;
         let namespace = NamespaceLock::take()?;
         let network = LinuxNetwork::new(&place.run_dir);
         network.check().await?;

@@ -1,7 +1,11 @@
 //! The machine: what it offers, how much of it is used, and what is wrong with it.
 
 pub(crate) mod health;
+pub(crate) mod metrics;
+pub(crate) mod stats;
 pub(crate) mod usage;
+pub(crate) mod vitals;
+pub(crate) mod watch;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -5,6 +5,7 @@ mod flags;
 mod join;
 mod leave;
 mod run;
+mod shown;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,11 +13,15 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use warren_process::settings::Sections;
-use warren_process::{Exit, Failure, NodeSection, PlaceArgs, chain};
-use warren_security::MembershipStore;
+use warren_process::{Exit, Failure, MetricsArgs, NodeSection, PlaceArgs, chain};
+use warren_security::{Credentials, Membership, MembershipStore, Roots};
+
+use crate::session::RemovalNote;
+use crate::worker::identity;
 
 pub use flags::{Flags, Label};
 pub use run::{Setup, check, ready, start};
+use shown::Shown;
 
 const WHAT: &str = "the node was not started";
 /// Names of the sections of `node.toml`.
@@ -24,17 +29,20 @@ const NODE: &str = "node";
 const MANAGER: &str = "manager";
 const WORKER: &str = "worker";
 const JOINED: &str = "joined";
+/// What a worker is called among the parts of a node.
+pub const PART: &str = "worker";
 /// The largest archive that `image import` may bring.
 const MAX_ARCHIVE: u64 = 16 << 30;
 
 /// What `warren-worker` can be asked.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make this machine a worker of a cluster and run it, or resume what an earlier join made
+    /// Make this machine a worker of a cluster and run it, or resume what an earlier join made; a machine that was
+    /// removed from the cluster joins anew
     Join(JoinArgs),
     /// Run what an earlier `join` made
     Run(RunArgs),
-    /// Leave the cluster: tasks are replaced elsewhere first, then the node is forgotten
+    /// Leave the cluster: tasks are replaced elsewhere first, then the node is forgotten, and what it ran is stopped
     Leave(LeaveArgs),
 }
 
@@ -53,6 +61,9 @@ pub struct JoinArgs {
     /// Where the node keeps what.
     #[command(flatten)]
     pub place: PlaceArgs,
+    /// Where it shows whether it is well.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// The worker's own.
     #[command(flatten)]
     pub flags: Flags,
@@ -64,6 +75,9 @@ pub struct RunArgs {
     /// Where the node keeps what.
     #[command(flatten)]
     pub place: PlaceArgs,
+    /// Where it shows whether it is well.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// The worker's own.
     #[command(flatten)]
     pub flags: Flags,
@@ -75,10 +89,13 @@ pub struct LeaveArgs {
     /// Where the node keeps what.
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Give up tasks that cannot run elsewhere, instead of waiting for them
+    /// Give up its tasks at once, instead of waiting until they run elsewhere
     #[arg(long)]
     pub force: bool,
-    /// How long its tasks may take to be replaced
+    /// Ask no manager, since the cluster is gone for good: only stop and forget what is on this machine
+    #[arg(long)]
+    pub offline: bool,
+    /// How long its tasks may take to be replaced, and then its containers to stop
     #[arg(long, default_value = "10m", value_parser = flags::duration, value_name = "DURATION")]
     pub deadline: Duration,
 }
@@ -104,19 +121,28 @@ struct Told {
 
 impl Told {
     /// What an earlier join was told, and what is said now over it; `None` where there was none.
-    fn load(place: PlaceArgs, said: Flags) -> Result<Option<Self>, Failure> {
-        let PlaceArgs { data_dir, run_dir } = place;
+    fn load(place: PlaceArgs, metrics: MetricsArgs, said: Flags) -> Result<Option<Self>, Failure> {
+        let node = NodeSection::said(&place, metrics);
+        let data_dir = place.data_dir;
         let Some(kept) = Sections::load(&data_dir)? else { return Ok(None) };
         if kept.section::<toml::Table>(MANAGER)?.is_some() {
             let why = format!("{} is of a manager", data_dir.display());
             let hint = "use `warren manager run`, or choose another --data-dir";
             return Err(Failure::new(Exit::Conflict, WHAT, why, hint));
         }
-        let node = kept.section::<NodeSection>(NODE)?.unwrap_or_default();
+        let node = node.over(kept.section::<NodeSection>(NODE)?.unwrap_or_default());
         let Some(joined) = kept.section::<JoinedSection>(JOINED)? else { return Ok(None) };
-        let node = NodeSection { run_dir: run_dir.or(node.run_dir) };
         let flags = said.over(kept.section::<Flags>(WORKER)?.unwrap_or_default());
         Ok(Some(Self { data_dir, node, joined, flags }))
+    }
+
+    /// What is said of joining now, over what was said before. One more manager to dial does no harm.
+    fn and(mut self, said: JoinedSection) -> Self {
+        let new = said.managers.into_iter().filter(|manager| !self.joined.managers.contains(manager));
+        let new: Vec<_> = new.collect();
+        self.joined.managers.extend(new);
+        self.joined.advertise = said.advertise.or(self.joined.advertise);
+        self
     }
 
     fn remember(&self) -> Result<(), Failure> {
@@ -131,6 +157,22 @@ impl Told {
     /// Holds what makes this machine a member.
     fn membership(&self) -> MembershipStore {
         MembershipStore::new(self.data_dir.join("worker"))
+    }
+
+    /// What this machine shows as a member, and whom it trusts.
+    fn member(&self) -> Result<(Credentials, Roots), Failure> {
+        let member = self.membership().load();
+        match member.map_err(|error| failed(WHAT, &error, "check the data directory"))? {
+            Membership::Member { credentials, roots } => Ok((credentials, roots)),
+            Membership::Begun { .. } | Membership::None => Err(no_worker(&self.data_dir)),
+        }
+    }
+
+    /// Where it is written down that this member was removed from its cluster.
+    fn note(&self, credentials: &Credentials) -> Result<RemovalNote, Failure> {
+        let (cluster, node) = identity(credentials.identity())
+            .map_err(|error| failed(WHAT, &error, "restore the data directory, or join with another one"))?;
+        Ok(RemovalNote::new(&self.data_dir, cluster, node))
     }
 }
 
@@ -155,10 +197,14 @@ fn failed(what: &str, error: &dyn std::error::Error, hint: &str) -> Failure {
 pub async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Join(args) => join::join(args).await,
-        Command::Run(RunArgs { place, flags }) => {
+        Command::Run(RunArgs { place, metrics, flags }) => {
             let data_dir = place.data_dir.clone();
-            let told = Told::load(place, flags)?.ok_or_else(|| no_worker(&data_dir))?;
-            run::run_joined(&told, None).await
+            let told = Told::load(place, metrics, flags)?.ok_or_else(|| no_worker(&data_dir))?;
+            let shown = Shown::of(&told).await?;
+            match run::run_joined(&told, run::Occasion::Run, &shown).await? {
+                run::Ended::Removed { removal, .. } => Err(run::removed(&removal)),
+                run::Ended::Told | run::Ended::Unknown => Ok(()),
+            }
         }
         Command::Leave(args) => leave::leave(args).await,
     }

@@ -1,9 +1,14 @@
 //! Values that tests of this crate share.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::handlers::images::fake::FakeImages;
+use crate::node::metrics::WorkerMetrics;
+use crate::tasks::checks::{Checking, Results};
+use warren_health::{Ending, Exec, Limits, Prober, Ran, Target};
 use warren_image::{Digest, Reference};
 use warren_types::{
     ClusterId, Desired, Id, ImageDigest, NodeId, NodeSettings, Protocol, PublishMode, PublishedPort,
@@ -27,7 +32,24 @@ pub fn task(number: u64) -> TaskAssignment {
         ports: Vec::new(),
         address: Ipv4Addr::new(10, 210, 0, 1 + u8::try_from(number).unwrap()),
         desired: Desired::Running,
+        service_labels: BTreeMap::new(),
+        volumes: Vec::new(),
     }
+}
+
+/// Checks that never run a program.
+pub fn checking() -> Arc<Checking> {
+    struct NoPrograms;
+
+    #[tonic::async_trait]
+    impl Exec for NoPrograms {
+        async fn run(&self, _: &Target, _: &[String], _: Duration) -> Ran {
+            Ran { ending: Ending::Failed("a test runs no programs".into()), output: String::new() }
+        }
+    }
+
+    let (prober, metrics) = (Prober::new(Arc::new(NoPrograms), Limits::of(1)), WorkerMetrics::default());
+    Arc::new(Checking { prober, results: Results::default(), metrics })
 }
 
 /// A digest of one digit.
@@ -63,6 +85,8 @@ pub fn settings() -> NodeSettings {
     NodeSettings {
         cluster: ClusterId(Id(1)),
         node: NodeId(Id(2)),
+        name: "n1".parse().unwrap(),
+        labels: BTreeMap::from([("zone".into(), "a".into())]),
         subnet: "10.210.0.0/24".parse().unwrap(),
         ranges: vec!["10.210.0.0/16".parse().unwrap()],
         heartbeat: Duration::from_secs(5),

@@ -1,6 +1,6 @@
 //! A manager whose every word a test says itself, reached through memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use tokio::io::DuplexStream;
@@ -36,8 +36,22 @@ pub struct Attached {
 pub struct Manager {
     sessions: mpsc::Receiver<Session>,
     attached: mpsc::Receiver<Attached>,
+    delivers: Delivers,
     server: tokio::task::JoinHandle<()>,
 }
+
+/// What a manager answers a node that needs contents.
+pub enum Deliveries {
+    /// It has these.
+    Gives(Vec<v1::SealedDelivery>),
+    /// It does not give them.
+    Refuses(Status),
+    /// It says nothing.
+    Silence,
+}
+
+type Deliver = Box<dyn FnMut(v1::FetchRequest) -> Deliveries + Send>;
+type Delivers = Arc<Mutex<Deliver>>;
 
 impl Drop for Manager {
     fn drop(&mut self) {
@@ -50,6 +64,7 @@ impl Drop for Manager {
 pub struct Service {
     sessions: mpsc::Sender<Session>,
     attached: mpsc::Sender<Attached>,
+    delivers: Delivers,
 }
 
 fn pump<T: Send + 'static>(mut inbound: Streaming<T>) -> mpsc::Receiver<T> {
@@ -68,6 +83,7 @@ fn pump<T: Send + 'static>(mut inbound: Streaming<T>) -> mpsc::Receiver<T> {
 impl Sessions for Service {
     type EstablishStream = ReceiverStream<Result<v1::ManagerFrame, Status>>;
     type AttachStream = ReceiverStream<Result<v1::StreamFrame, Status>>;
+    type FetchStream = ReceiverStream<Result<v1::SealedDelivery, Status>>;
 
     async fn establish(
         &self,
@@ -88,19 +104,39 @@ impl Sessions for Service {
         self.attached.send(attached).await.map_err(|_| Status::unavailable("the test is over"))?;
         Ok(Response::new(ReceiverStream::new(frames)))
     }
+
+    async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
+        let answer = (self.delivers.lock().unwrap())(request.into_inner());
+        match answer {
+            Deliveries::Gives(deliveries) => {
+                let (sender, answers) = mpsc::channel(1);
+                tokio::spawn(async move {
+                    for delivery in deliveries {
+                        sender.send(Ok(delivery)).await.ok();
+                    }
+                });
+                Ok(Response::new(ReceiverStream::new(answers)))
+            }
+            Deliveries::Refuses(status) => Err(status),
+            Deliveries::Silence => std::future::pending().await,
+        }
+    }
 }
 
 /// The service and the test's end of it.
 pub fn service() -> (Service, mpsc::Receiver<Session>, mpsc::Receiver<Attached>) {
     let (sessions, session) = mpsc::channel(8);
     let (attached, attach) = mpsc::channel(8);
-    (Service { sessions, attached }, session, attach)
+    let nothing: Deliver = Box::new(|_| Deliveries::Gives(Vec::new()));
+    let delivers = Arc::new(Mutex::new(nothing));
+    (Service { sessions, attached, delivers }, session, attach)
 }
 
 impl Manager {
     /// A manager and the way to it.
     pub fn in_memory() -> (Self, Dial) {
         let (service, sessions, attached) = service();
+        let delivers = Arc::clone(&service.delivers);
         let (dialled, incoming) = mpsc::channel::<Result<DuplexStream, std::io::Error>>(8);
         // As real managers have them: a stream that nobody reads must leave room for the session beside it.
         let server = tonic::transport::Server::builder()
@@ -110,7 +146,17 @@ impl Manager {
         let serve = server.serve_with_incoming(ReceiverStream::new(incoming));
         let server = tokio::spawn(async move { serve.await.unwrap() });
         let dial: Dial = Arc::new(move || dial(dialled.clone()).boxed());
-        (Self { sessions, attached, server }, dial)
+        (Self { sessions, attached, delivers, server }, dial)
+    }
+
+    /// From now on nodes that need contents get what this says.
+    pub fn delivers(&self, deliver: impl FnMut(v1::FetchRequest) -> Deliveries + Send + 'static) {
+        *self.delivers.lock().unwrap() = Box::new(deliver);
+    }
+
+    /// Whether no worker opens a session for so long.
+    pub async fn hears_nobody(&mut self, time: Duration) -> bool {
+        !matches!(timeout(time, self.sessions.recv()).await, Ok(Some(_)))
     }
 
     /// The next session that a worker opens, after its hello.
@@ -157,7 +203,7 @@ impl Session {
                 return found;
             }
             if matches!(frame, FromWorker::Sync(_)) {
-                self.say(Frame::Current(v1::SyncCurrent {})).await;
+                self.say(Frame::Current(v1::SyncCurrent::default())).await;
             }
         }
     }
@@ -180,7 +226,7 @@ impl Session {
 
     /// Says welcome.
     pub async fn welcome(&self, settings: &NodeSettings) {
-        let welcome = v1::Welcome { session: 1, settings: Some(settings.into()) };
+        let welcome = v1::Welcome { session: 1, settings: Some(settings.into()), ..v1::Welcome::default() };
         self.say(Frame::Welcome(welcome)).await;
     }
 

@@ -56,6 +56,13 @@ impl Wishes {
         Ok(true)
     }
 
+    /// The node was removed from its cluster: no task is wanted. What else is known stays, since it says what the
+    /// tasks stand on, and how much of the cluster's history the node has seen.
+    pub fn want_nothing(&mut self) {
+        self.tasks.clear();
+        self.confirmed = true;
+    }
+
     /// A manager said that what the node has is current. `false` when that was known.
     pub fn confirm(&mut self) -> bool {
         !std::mem::replace(&mut self.confirmed, true)
@@ -110,6 +117,20 @@ mod tests {
         assert_eq!(numbers(&wishes), [2, 3]);
         assert_eq!(wishes.tasks[&task_id(2)].desired, Desired::Remove);
         assert_eq!(wishes.take_diff(at(1, 1), at(1, 3), vec![], &[]), Err(Gap));
+    }
+
+    #[test]
+    fn a_removed_node_wants_nothing_and_knows_what_it_has_seen() {
+        let mut wishes = Wishes::default();
+        wishes.take_full(Assignment { version: at(1, 5), tasks: vec![task(1)] });
+        for _ in 0..2 {
+            wishes.want_nothing();
+            assert_eq!(wishes, Wishes { version: at(1, 5), confirmed: true, ..Wishes::default() });
+        }
+        // A node that only its cache spoke for yet.
+        let mut cached = Wishes { confirmed: false, ..wishes.clone() };
+        cached.want_nothing();
+        assert_eq!(cached, wishes);
     }
 
     #[test]

@@ -1,31 +1,43 @@
 //! The composition root: who owns what, what is started in which order, and how it ends.
 
+mod clearing;
+mod equipment;
+mod telemetry;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::sync::{Notify, OnceCell, RwLock, Semaphore, watch};
+use tokio::sync::{OnceCell, watch};
 use warren_control::{Chance, Clock, Loops, NotStopped, Shutdown, SystemClock, system_chance};
 use warren_image::{Images, ImportOptions};
 use warren_logger::{Programs, ensure_installed};
 use warren_security::files::{FileError, ensure_private_dir};
-use warren_security::{LiveCertificate, MembershipStore, Role, Roots, TlsError, client_config};
-use warren_types::{ClusterId, NodeId};
+use warren_security::{Identity, LiveCertificate, MembershipStore, Role, Roots, TlsError, client_config};
+use warren_types::{ClusterId, NodeCondition, NodeId};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, cache_file};
 use crate::certificate::Renewal;
 use crate::doors::Doors;
 use crate::garbage::{self, Shelf};
+use crate::handlers::contents::courier::Courier;
+use crate::handlers::contents::memory::{Memory, MemoryError};
 use crate::handlers::files::Directories;
-use crate::handlers::ports::Ports;
 use crate::node::NodeOverrides;
-use crate::node::health::{Condition, Health};
+use crate::node::health::Health;
+use crate::node::metrics::WorkerMetrics;
+use crate::node::stats::Stats;
 use crate::node::usage::Meter;
-use crate::session::{self, Archive, Context, Dial, Dialer, Import, Services, TaskLogs};
+use crate::node::vitals::Vitals;
+use crate::node::watch::Watch;
+use crate::session::{
+    self, Archive, Context, Dial, Dialer, Fetcher, Import, Outcast, Removal, RemovalNote, Services, TaskLogs,
+};
 use crate::tasks::supervisor::{Parts, Supervisor};
-use crate::tasks::{Driver, Ground, NOT_YET};
+use crate::tasks::{Ground, NOT_YET};
 use crate::wishes::Wishes;
+use equipment::{Places, Shared, driver};
 
 /// For actions that are under way when the agent stops.
 const STOP_DEADLINE: Duration = Duration::from_secs(70);
@@ -37,9 +49,11 @@ const CACHE_RETRY: Duration = Duration::from_secs(10);
 /// What a worker must be told.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Holds `worker/cache.json` (disposable), `worker/spool`, `worker/bin` and `tasks/<id>`. Programs must be
-    /// executable there.
+    /// Holds `worker/cache.json` (disposable), `worker/removed.json` (once it was removed from its cluster),
+    /// `worker/spool`, `worker/bin` and `tasks/<id>`. Programs must be executable there.
     pub data_dir: PathBuf,
+    /// Lost with a reboot: secrets, and what containers are made with.
+    pub run_dir: PathBuf,
     /// Addresses of managers, each `host:port`; dialled in turn.
     pub managers: Vec<String>,
     /// Who this node is.
@@ -50,7 +64,8 @@ pub struct Config {
     pub overrides: NodeOverrides,
     /// The largest image archive that is accepted, in bytes, packed and unpacked each.
     pub max_archive: u64,
-    /// Where renewed certificates go; `None` where somebody else renews them.
+    /// Where renewed certificates go; `None` of a manager's own node, where somebody else renews them, and which is
+    /// never removed from its cluster.
     pub membership: Option<MembershipStore>,
 }
 
@@ -103,6 +118,9 @@ pub enum StopError {
     /// The node's network could not be removed.
     #[error("the node's network could not be removed")]
     Network(#[from] warren_network::Error),
+    /// The memory that secrets and configs were in could not be given back.
+    #[error("the memory of secrets and configs could not be given back")]
+    Memory(#[from] MemoryError),
     /// The containerd that was started for this worker could not be ended.
     #[error("the containerd that this node started could not be ended")]
     Containerd(#[from] warren_runtime::supervise::Error),
@@ -113,17 +131,26 @@ pub struct Worker {
     doors: Doors,
     shutdown: Shutdown,
     loops: Loops,
+    cluster: ClusterId,
+    tasks_dir: PathBuf,
+    memory: Memory,
     cache: Cache,
+    note: Option<RemovalNote>,
     wishes: watch::Receiver<Wishes>,
     connected: watch::Receiver<bool>,
-    removed: watch::Receiver<Option<String>>,
+    outcast: watch::Receiver<Option<Outcast>>,
     ground: watch::Receiver<Ground>,
     health: Arc<Health>,
+    clock: Arc<dyn Clock>,
+    meter: Arc<Meter>,
+    stats: Arc<Stats>,
+    metrics: WorkerMetrics,
 }
 
 impl Worker {
     /// Takes over what runs on this machine, then looks for a manager. Returns at once; [`Worker::ready`]
-    /// says when the node can take tasks.
+    /// says when the node can take tasks. A node that is known to be removed looks for none: it only clears what it
+    /// ran.
     pub async fn start(config: Config, doors: Doors) -> Result<Self, StartError> {
         let tls = client_config(&config.roots, Some(Arc::clone(&config.certificate)))?;
         let dial = Dialer::new(config.managers.clone(), tls).into_dial();
@@ -137,7 +164,7 @@ impl Worker {
         dial: Dial,
         chance: Chance,
     ) -> Result<Self, StartError> {
-        let (cluster, node) = identity(&config.certificate)?;
+        let (cluster, node) = identity(&config.certificate.identity())?;
         let own = config.data_dir.join("worker");
         ensure_private_dir(&own)?;
         ensure_private_dir(&own.join("spool"))?;
@@ -145,23 +172,52 @@ impl Worker {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let shutdown = Shutdown::new();
         let loops = Loops::new(shutdown.clone(), Arc::clone(&clock), Arc::clone(&chance));
-        let cache = Cache::new(own.join("cache.json"), cluster, node);
-        let (wishes, wanted) = watch::channel(cache.load().await);
+        let cache = Cache::new(cache_file(&config.data_dir), cluster, node);
+        let note = config.membership.as_ref().map(|_| RemovalNote::new(&config.data_dir, cluster, node));
+        let removal = note.as_ref().and_then(RemovalNote::load);
+        let mut known = cache.load().await;
+        if removal.is_some() {
+            known.want_nothing();
+        }
+        let (wishes, wanted) = watch::channel(known);
         let (connected, connection) = watch::channel(false);
-        let (removed, removal) = watch::channel(None);
-        let health = Arc::<Health>::default();
+        let removed = removal.map(|Removal { reason, .. }| Outcast::Removed { reason, before: true });
+        let is_removed = removed.is_some();
+        let (outcast, cast_out) = watch::channel(removed);
+        let (health, metrics) = (Arc::<Health>::default(), WorkerMetrics::default());
         let (ground, laid) = watch::channel(Ground::Awaited);
-        let directories = Directories::new(config.data_dir.join("tasks"));
+        let tasks_dir = config.data_dir.join("tasks");
+        let directories = Directories::new(tasks_dir.clone());
+        let memory = Memory::of(&config.run_dir);
+        let places = Places {
+            directories: directories.clone(),
+            volumes: config.data_dir.join("volumes"),
+            pins: config.run_dir.join("volumes"),
+            memory: memory.clone(),
+        };
+        let (manager, line) = watch::channel(None);
+        let courier: Arc<dyn Courier> = Arc::new(Fetcher::new(node, line));
+        let shared = Shared::new(&doors, &places, courier, wanted.clone(), metrics.clone(), &programs);
         let supervisor = Supervisor::new(Parts {
-            driver: driver(directories.clone(), &doors, programs, cluster, laid.clone()),
+            driver: driver(&doors, places, &shared, programs, cluster, wanted.clone(), laid.clone()),
             clock: Arc::clone(&clock),
             shutdown: shutdown.clone(),
             wishes: wanted.clone(),
             health: Arc::clone(&health),
+            metrics: metrics.clone(),
             ground,
         });
         supervisor.start(&loops, &chance);
         let meter = Arc::new(Meter::new(config.data_dir));
+        let stats = Arc::new(Stats::new(Arc::clone(&doors.runtime), wanted.clone()));
+        Watch {
+            meter: Arc::clone(&meter),
+            stats: Arc::clone(&stats),
+            health: Arc::clone(&health),
+            metrics: metrics.clone(),
+            connected: connection.clone(),
+        }
+        .start(&loops);
         let shelf = Arc::new(Shelf {
             source: Arc::clone(&doors.source),
             runtime: Arc::clone(&doors.runtime),
@@ -169,14 +225,16 @@ impl Worker {
             clock: Arc::clone(&clock),
         });
         let pressure = garbage::start(Arc::clone(&shelf), Arc::clone(&meter), &loops, shutdown.token());
-        if let Some(store) = config.membership {
-            let (live, dial, removed) = (config.certificate, Arc::clone(&dial), removed.clone());
-            Renewal { store, live, dial, chance: chance(), clock, removed }.start(&loops);
+        if let Some(store) = config.membership.filter(|_| !is_removed) {
+            let (live, dial) = (config.certificate, Arc::clone(&dial));
+            Renewal { store, live, dial, chance: chance(), clock: Arc::clone(&clock) }.start(&loops);
         }
         let services = Services {
             import: import(doors.images.clone(), own.join("spool"), config.max_archive),
             logs: TaskLogs { directories, reporter: supervisor.reporter(), wishes: wanted.clone() },
             shelf,
+            courier: Arc::clone(&shared.courier),
+            volumes: Arc::clone(&shared.volumes),
         };
         let context = Context {
             cluster,
@@ -185,33 +243,46 @@ impl Worker {
             reporter: supervisor.reporter(),
             runtime: Arc::clone(&doors.runtime),
             overrides: config.overrides,
-            meter,
+            meter: Arc::clone(&meter),
             health: Arc::clone(&health),
+            vitals: Arc::new(Vitals::new(Arc::clone(&stats), Arc::clone(&shared.checking))),
             services: Arc::new(services),
             pressure,
             loops: loops.clone(),
             chance,
             connected,
-            removed,
+            manager,
+            outcast,
+            note: note.clone(),
         };
-        shutdown.spawn("worker.session", session::run(Arc::new(context), dial, shutdown.token()));
+        if !is_removed {
+            shutdown.spawn("worker.session", session::run(Arc::new(context), dial, shutdown.token()));
+        }
         shutdown.spawn("worker.cache", keep_cache(cache.clone(), wanted.clone(), shutdown.clone()));
         Ok(Self {
             doors,
             shutdown,
             loops,
+            cluster,
+            tasks_dir,
+            memory,
             cache,
+            note,
             wishes: wanted,
             connected: connection,
-            removed: removal,
+            outcast: cast_out,
             ground: laid,
             health,
+            clock,
+            meter,
+            stats,
+            metrics,
         })
     }
 
     /// Whether the node can take tasks; else the first thing that is missing.
     pub fn ready(&self) -> Result<(), NotReady> {
-        if self.health.has(Condition::Runtime) {
+        if self.health.has(NodeCondition::RuntimeDown) {
             return Err(NotReady::Runtime);
         }
         if !*self.connected.borrow() {
@@ -221,20 +292,6 @@ impl Worker {
             Ground::Laid => Ok(()),
             Ground::Awaited => Err(NotReady::Network { reason: NOT_YET.to_string() }),
             Ground::Missing(reason) => Err(NotReady::Network { reason }),
-        }
-    }
-
-    /// Waits until a manager says that this node is none of its cluster any more; gives its words. The containers
-    /// keep running.
-    pub fn removed(&self) -> impl Future<Output = String> + use<> {
-        let mut removed = self.removed.clone();
-        async move {
-            // An agent that stops hears of nothing any more.
-            let reason = removed.wait_for(Option::is_some).await.map(|reason| reason.clone()).ok().flatten();
-            match reason {
-                Some(reason) => reason,
-                None => std::future::pending().await,
-            }
         }
     }
 
@@ -250,17 +307,26 @@ impl Worker {
 
     /// Stops the agent and keeps the containers. Where there are none left, what the agent made for the
     /// node as a whole goes too: its network, and the containerd that was started for it.
-    pub async fn stop(self) -> Result<(), StopError> {
+    pub async fn stop(mut self) -> Result<(), StopError> {
         let stopped = self.shutdown.stop(STOP_DEADLINE).await;
+        let is_removed = matches!(&*self.outcast.borrow(), Some(Outcast::Removed { .. }));
         if let Err(error) = self.cache.store(&self.wishes.borrow().clone()).await {
             tracing::warn!(%error, "could not write the cache, the next start will resync");
         }
-        if self.is_empty().await {
+        let is_empty = self.is_empty().await;
+        // A node that was removed has no reason to wait for containers that are none of its cluster's.
+        if is_empty || is_removed && self.has_none_of_its_own().await {
             self.sweep().await;
+            // Secrets do not stay because of something else that does.
+            let forgotten = self.memory.remove();
             self.doors.runtime.remove_node().await?;
             self.doors.network.remove_node().await?;
-            if let Some(containerd) = self.doors.containerd {
+            forgotten?;
+            if is_empty && let Some(containerd) = self.doors.containerd.take() {
                 containerd.stop().await?;
+            }
+            if is_removed {
+                self.forget_cluster();
             }
         }
         Ok(stopped?)
@@ -282,8 +348,7 @@ impl Worker {
 }
 
 /// Cluster and node as the certificate names them.
-fn identity(certificate: &LiveCertificate) -> Result<(ClusterId, NodeId), StartError> {
-    let identity = certificate.identity();
+pub(crate) fn identity(identity: &Identity) -> Result<(ClusterId, NodeId), StartError> {
     let wrong = || StartError::Certificate { found: identity.to_string() };
     if !matches!(identity.role(), Role::Worker | Role::Manager) {
         return Err(wrong());
@@ -299,31 +364,6 @@ async fn install(directory: PathBuf) -> Result<Programs, StartError> {
         Ok(ensure_installed(&directory)?)
     };
     tokio::task::spawn_blocking(install).await.expect("writing two files does not panic")
-}
-
-/// What the actors of this node's tasks do their work with.
-fn driver(
-    directories: Directories,
-    doors: &Doors,
-    programs: Programs,
-    cluster: ClusterId,
-    ground: watch::Receiver<Ground>,
-) -> Driver {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Driver {
-        runtime: Arc::clone(&doors.runtime),
-        network: Arc::clone(&doors.network),
-        images: Arc::clone(&doors.source),
-        programs,
-        directories,
-        ports: Ports::new(Arc::clone(&doors.network)),
-        cluster,
-        ground,
-        // Starts are bound by the CPU: more at once make the first ones later and none earlier.
-        starts: Arc::new(Semaphore::new((3 * cores).max(4))),
-        laying: RwLock::default(),
-        botched: Notify::new(),
-    }
 }
 
 /// Imports archives into `images`. Before the first, what killed imports left is let go.

@@ -5,7 +5,10 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use warren_types::{Capability, Constraint, Device, HostEntry, Mount, PublishedPort, Ulimit, UlimitName};
+use warren_types::{
+    Capability, Constraint, ContentMount, Device, HostEntry, HttpHeader, Mount, PublishedPort, Ulimit,
+    UlimitName,
+};
 
 use super::value::{self, Unpublish, Variable};
 
@@ -37,6 +40,15 @@ pub struct Additions {
     pub group: Vec<String>,
     #[command(flatten)]
     pub mounts: Mounts,
+    /// Secret that the tasks see as a file [default: at /run/secrets/NAME, of the container's user, mode 0400]
+    #[arg(long, value_name = "NAME[:TARGET][,uid=N][,gid=N][,mode=OCTAL][,template]", value_parser = value::content)]
+    pub secret: Vec<ContentMount>,
+    /// Config that the tasks see as a file [default: at /NAME, of the container's user, mode 0444]
+    #[arg(long, value_name = "NAME[:TARGET][,uid=N][,gid=N][,mode=OCTAL][,template]", value_parser = value::content)]
+    pub config: Vec<ContentMount>,
+    /// Header that the HTTP health check sends
+    #[arg(long, value_name = "NAME=VALUE", value_parser = value::header)]
+    pub health_header: Vec<HttpHeader>,
     /// Device of the node; r, w and m: read, write, make nodes
     #[arg(long, value_name = "SOURCE[:TARGET][:rwm]", value_parser = value::device)]
     pub device: Vec<Device>,
@@ -60,12 +72,21 @@ pub struct Mounts(pub Vec<Mount>);
 
 const BIND: &str = "bind";
 const TMPFS: &str = "tmpfs";
+const VOLUME: &str = "volume";
 
 /// By hand, since a derived parser keeps the order of one flag only.
 impl Args for Mounts {
     fn augment_args(command: Command) -> Command {
         let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::Append);
         command
+            .arg(
+                flag(VOLUME)
+                    .value_name("NAME:TARGET[:ro][,subpath=PATH][,nocopy]")
+                    .value_parser(value::volume)
+                    .help(
+                        "Volume, made where its first task comes to; it begins with what the image has there",
+                    ),
+            )
             .arg(
                 flag(BIND)
                     .value_name("SOURCE:TARGET[:OPTIONS]")
@@ -88,7 +109,7 @@ impl Args for Mounts {
 impl FromArgMatches for Mounts {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut found: Vec<(usize, Mount)> = Vec::new();
-        for name in [BIND, TMPFS] {
+        for name in [VOLUME, BIND, TMPFS] {
             let places = matches.indices_of(name).into_iter().flatten();
             found.extend(places.zip(matches.get_many::<Mount>(name).into_iter().flatten().cloned()));
         }
@@ -104,18 +125,22 @@ impl FromArgMatches for Mounts {
 
 /// Names of the flags of [`Additions`] in an update. The others keep theirs: `--env-file` adds anyway,
 /// `--cap-add` and `--cap-drop` say which way they go.
-const IN_UPDATE: [(&str, &str); 11] = [
+const IN_UPDATE: [(&str, &str); 15] = [
     ("bind", "bind-add"),
+    ("config", "config-add"),
     ("constraint", "constraint-add"),
     ("device", "device-add"),
     ("env", "env-add"),
     ("group", "group-add"),
+    ("health-header", "health-header-add"),
     ("host", "host-add"),
     ("label", "label-add"),
     ("publish", "publish-add"),
+    ("secret", "secret-add"),
     ("sysctl", "sysctl-add"),
     ("tmpfs", "tmpfs-add"),
     ("ulimit", "ulimit-add"),
+    ("volume", "volume-add"),
 ];
 
 /// The same items under their names in an update, so that none can be forgotten there.
@@ -174,6 +199,24 @@ pub struct Removals {
     /// Mount to take away, by where it is in the container
     #[arg(long, value_name = "TARGET")]
     pub mount_rm: Vec<String>,
+    /// Volume to take away, by its name or by where it is in the container; its data stays
+    #[arg(long, value_name = "NAME|TARGET")]
+    pub volume_rm: Vec<String>,
+    /// Secret to take away, by its name or by where it is in the container
+    #[arg(long, value_name = "NAME|TARGET")]
+    pub secret_rm: Vec<String>,
+    /// Config to take away, by its name or by where it is in the container
+    #[arg(long, value_name = "NAME|TARGET")]
+    pub config_rm: Vec<String>,
+    /// Header of the health check to take away
+    #[arg(long, value_name = "NAME")]
+    pub health_header_rm: Vec<String>,
+    /// Take the health check away: the tasks are well while they run
+    #[arg(long, conflicts_with_all = [
+        "health_http", "health_tcp", "health_cmd", "health_exec", "health_interval", "health_timeout",
+        "health_retries", "health_start_period", "health_start_interval", "health_header", "health_header_rm",
+    ])]
+    pub no_health: bool,
     /// Device to take away, by where it is in the container
     #[arg(long, value_name = "TARGET")]
     pub device_rm: Vec<String>,

@@ -2,8 +2,8 @@
 
 use clap::{Args, Subcommand};
 
-/// Where a node keeps what.
-pub use warren_process::PlaceArgs;
+/// Where a node keeps what, and where it shows whether it is well.
+pub use warren_process::{MetricsArgs, PlaceArgs};
 
 #[derive(Debug, Subcommand)]
 pub enum ManagerCommand {
@@ -18,6 +18,8 @@ pub enum ManagerCommand {
 pub struct NodeArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// Run no tasks on this machine
     #[arg(
         long, env = "WARREN_MANAGER_ONLY", value_name = "BOOL", num_args = 0..=1, require_equals = true,

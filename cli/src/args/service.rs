@@ -35,6 +35,15 @@ pub enum ServiceCommand {
         #[arg(value_name = "SERVICE")]
         service: String,
     },
+    /// Show what tasks use, the busiest first, until it is interrupted
+    Top {
+        /// Names, ids, or beginnings of ids [default: every service]
+        #[arg(value_name = "SERVICE")]
+        services: Vec<String>,
+        /// Show it once, as where standard output is no terminal
+        #[arg(long)]
+        once: bool,
+    },
     /// Print what the tasks of services wrote
     Logs {
         /// Names, ids, or beginnings of ids
@@ -56,12 +65,13 @@ What is not said stays as it is. An empty value (--memory=) takes a setting back
 Lists first lose what -rm names, then gain; an item with the key of another (name, path in the container) takes \
 its place. What is not there is gone already.
 --cap-add of a capability that was dropped makes it one of the default ones again, and the other way round.
-A colon within a path is written \\:";
+A health flag changes the check that there is; another kind of check takes its place and keeps its times.
+A colon within a path is written \\:, in secrets, configs and volumes a comma \\,";
 
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("the name").required(true).args(["positional_name", "name"]))]
 #[command(group = ArgGroup::new("the image").required(true).args(["image"]))]
-#[command(after_help = "A colon within a path is written \\:")]
+#[command(after_help = "A colon within a path is written \\:, in secrets, configs and volumes a comma \\,")]
 pub struct CreateArgs {
     /// Name of the service
     #[arg(value_name = "NAME")]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use warren_types::{Bytes, MilliCpu, PullPolicy, RestartCondition, Seccomp, Signal};
 
-use super::value::{self, Replicas, Setting, setting};
+use super::value::{self, HttpTarget, Replicas, Setting, setting};
 
 /// Every flag that is not a list.
 #[derive(Debug, Clone, Args)]
@@ -21,6 +21,8 @@ pub struct SpecArgs {
     pub bounds: BoundFlags,
     #[command(flatten)]
     pub rights: RightFlags,
+    #[command(flatten)]
+    pub health: HealthFlags,
     #[command(flatten)]
     pub life: LifeFlags,
 }
@@ -135,6 +137,42 @@ pub struct RightFlags {
         long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
     )]
     pub read_only: Option<bool>,
+}
+
+/// How it is found to be well. Headers are in [`super::lists`].
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Health check (none: a task is well while it runs)")]
+pub struct HealthFlags {
+    /// Ask this path by HTTP: 200 to 399 is well [default port: the lowest that is published]
+    #[arg(long, value_name = "[:PORT]/PATH", value_parser = value::http_target)]
+    #[arg(conflicts_with_all = ["health_tcp", "health_cmd", "health_exec"])]
+    pub health_http: Option<HttpTarget>,
+    /// Connect to this port of the container
+    #[arg(long, value_name = "PORT", value_parser = value::port)]
+    #[arg(conflicts_with_all = ["health_cmd", "health_exec"])]
+    pub health_tcp: Option<u16>,
+    /// Have /bin/sh of the container run this: 0 is well
+    #[arg(long, value_name = "COMMAND", allow_hyphen_values = true, value_parser = value::shell_words)]
+    #[arg(conflicts_with = "health_exec")]
+    pub health_cmd: Option<String>,
+    /// Run a program of the container without a shell: 0 is well; one word each (repeatable)
+    #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
+    pub health_exec: Vec<String>,
+    /// Time between checks [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = setting(value::duration))]
+    pub health_interval: Option<Setting<Duration>>,
+    /// A check that takes longer has failed [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = setting(value::duration))]
+    pub health_timeout: Option<Setting<Duration>>,
+    /// Failures in a row that make a task unhealthy [default: 3]
+    #[arg(long, value_name = "N", value_parser = setting(str::parse::<u32>))]
+    pub health_retries: Option<Setting<u32>>,
+    /// Time after the start in which failures before the first success do not count [default: 0s]
+    #[arg(long, value_name = "DURATION", value_parser = setting(value::duration))]
+    pub health_start_period: Option<Setting<Duration>>,
+    /// Time between checks before the first success [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = setting(value::duration))]
+    pub health_start_interval: Option<Setting<Duration>>,
 }
 
 /// When it is started again, and what is kept of what it writes.

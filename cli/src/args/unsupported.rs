@@ -1,5 +1,6 @@
-//! What Warren will have and this version does not: named, so that it is refused as what it is and not as a
-//! typing error. When a later version supports something, its line here goes.
+//! What Warren will have and this version does not, and what it will never have though people may look for it: named,
+//! so that it is refused as what it is and not as a typing error. When a later version supports something, its line
+//! here goes.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -11,20 +12,11 @@ const SERVICE_FLAGS: &[&str] = &[
     "--backoff-limit",
     "--canary-steps",
     "--completions",
-    "--config",
     "--deadline",
     "--dns",
     "--drain-delay",
     "--endpoint-mode",
     "--gpus",
-    "--health-cmd",
-    "--health-http",
-    "--health-interval",
-    "--health-retries",
-    "--health-start-interval",
-    "--health-start-period",
-    "--health-tcp",
-    "--health-timeout",
     "--network",
     "--on-disconnect",
     "--overlap",
@@ -32,11 +24,9 @@ const SERVICE_FLAGS: &[&str] = &[
     "--prefer",
     "--priority",
     "--progress-deadline",
-    "--registry-credential",
     "--replace-after",
     "--resource",
     "--schedule",
-    "--secret",
     "--strategy",
     "--timezone",
     "--toleration",
@@ -47,7 +37,6 @@ const SERVICE_FLAGS: &[&str] = &[
     "--update-order",
     "--update-parallelism",
     "--user-namespace",
-    "--volume",
 ];
 
 /// Flags of `manager init`.
@@ -65,7 +54,6 @@ const COMMANDS: &[&str] = &[
     "cluster key",
     "cluster update",
     "completion",
-    "config",
     "context",
     "diff",
     "login",
@@ -78,14 +66,11 @@ const COMMANDS: &[&str] = &[
     "manager rm",
     "manager transfer-leadership",
     "network",
-    "registry",
     "rm",
-    "secret",
     "service exec",
     "service pause",
     "service promote",
     "service resume",
-    "service top",
     "system",
     "task attach",
     "task cp",
@@ -94,12 +79,64 @@ const COMMANDS: &[&str] = &[
     "task port-forward",
     "task restart",
     "top",
-    "volume",
 ];
 
-/// What of `arguments` (without the program's name) this version does not support yet, if that is what
-/// `error`, which `command` answered to them, is about.
-pub fn find(error: &clap::Error, command: &clap::Command, arguments: &[String]) -> Option<String> {
+/// What people may look for and will not find, because it is done in another way.
+const OTHERWISE: &[Otherwise] = &[
+    Otherwise {
+        commands: &["service create", "service update"],
+        flags: &["--registry-credential"],
+        why: "credentials are chosen by the registry's host in the image",
+        hint: "give them once with `warren registry login HOST`",
+    },
+    Otherwise {
+        commands: &["registry login"],
+        flags: &["--password", "-p"],
+        why: "a password on the command line is seen by everybody on this machine and kept by the shell",
+        hint: "give --password-stdin, or neither to be asked for it",
+    },
+];
+
+/// Flags of some commands, and what to do instead.
+struct Otherwise {
+    commands: &'static [&'static str],
+    flags: &'static [&'static str],
+    why: &'static str,
+    hint: &'static str,
+}
+
+/// What of a command line is refused by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// What there is not.
+    pub what: String,
+    /// Why not; empty when it is only not there yet.
+    pub why: &'static str,
+    /// What to do instead.
+    pub hint: &'static str,
+}
+
+/// What of `arguments` (without the program's name) is refused by name, if that is what `error`, which `command`
+/// answered to them, is about.
+pub fn find(error: &clap::Error, command: &clap::Command, arguments: &[String]) -> Option<Refusal> {
+    done_otherwise(error, command, arguments).or_else(|| {
+        let what = unsupported(error, command, arguments)?;
+        let what = format!("{what} is not supported by this version");
+        Some(Refusal { what, why: "", hint: "leave it out; `--help` lists what there is" })
+    })
+}
+
+fn done_otherwise(error: &clap::Error, command: &clap::Command, arguments: &[String]) -> Option<Refusal> {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
+    let flag = flag.split('=').next().filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+    let path = path(command, arguments);
+    let meant = |one: &&Otherwise| one.commands.contains(&path.as_str()) && one.flags.contains(&flag);
+    let Otherwise { why, hint, .. } = OTHERWISE.iter().find(meant)?;
+    Some(Refusal { what: format!("there is no {flag} of `warren {path}`"), why, hint })
+}
+
+/// What of them this version does not have yet.
+fn unsupported(error: &clap::Error, command: &clap::Command, arguments: &[String]) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
@@ -153,7 +190,28 @@ mod tests {
         let command = Cli::command();
         let given = std::iter::once("warren".to_owned()).chain(words.iter().cloned());
         let error = command.clone().try_get_matches_from(given).expect_err(line);
-        assert_eq!(find(&error, &command, &words).as_deref(), wanted, "{line}: {error}");
+        let found = find(&error, &command, &words).map(|refusal| refusal.what);
+        let wanted = wanted.map(|what| format!("{what} is not supported by this version"));
+        assert_eq!(found, wanted, "{line}: {error}");
+    }
+
+    #[test]
+    fn what_is_done_in_another_way_says_how() {
+        let check = |line: &str, flag: &str, why: &str, hint: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let command = Cli::command();
+            let given = std::iter::once("warren".to_owned()).chain(words.iter().cloned());
+            let error = command.clone().try_get_matches_from(given).expect_err(line);
+            let found = find(&error, &command, &words).unwrap();
+            assert!(found.what.starts_with(&format!("there is no {flag} of `warren ")), "{found:?}");
+            assert!(found.why.contains(why) && found.hint.contains(hint), "{found:?}");
+        };
+        let login = "`warren registry login HOST`";
+        check("service create web --image=a --registry-credential=x", "--registry-credential", "host", login);
+        check("service update web --registry-credential x", "--registry-credential", "host", login);
+        let stdin = "--password-stdin";
+        check("registry login ghcr.io --username=ann --password=x", "--password", "everybody", stdin);
+        check("registry login ghcr.io --username=ann -p x", "-p", "everybody", stdin);
     }
 
     #[test]
@@ -164,7 +222,7 @@ mod tests {
         check("-o json service create --dns=x web --image nginx", Some("--dns of `warren service create`"));
         check("service update web --update-delay 5s", Some("--update-delay of `warren service update`"));
         check("service update web --network-add x", Some("--network-add of `warren service update`"));
-        check("service update web --secret-rm=x", Some("--secret-rm of `warren service update`"));
+        check("service update web --resource-rm=x", Some("--resource-rm of `warren service update`"));
         check("service update web --netwrk-add x", None);
         check("node update n --taint-add a=b", Some("--taint-add of `warren node update`"));
         check("node drain n --deadline 5m", Some("--deadline of `warren node drain`"));

@@ -1,7 +1,10 @@
 //! Values of flags, as people write them.
 
 mod container;
+mod content;
+mod health;
 mod mount;
+mod parts;
 mod setting;
 mod time;
 
@@ -13,7 +16,9 @@ use std::time::Duration;
 use warren_types::{Protocol, PublishMode, PublishedPort};
 
 pub use container::{ModeName, device, host, host_removal, mode, role, sysctl, ulimit};
-pub use mount::{bind, tmpfs};
+pub use content::{content, registry};
+pub use health::{HttpTarget, header, http_target, shell_words};
+pub use mount::{bind, tmpfs, volume};
 pub use setting::{Setting, setting, text};
 pub use time::{Tail, Ttl, since, tail, ttl};
 
@@ -170,7 +175,8 @@ fn host_address(text: &str) -> Result<Ipv4Addr, String> {
     }
 }
 
-fn port(text: &str) -> Result<u16, String> {
+/// A port of a machine or container.
+pub fn port(text: &str) -> Result<u16, String> {
     let port = text.parse().ok().filter(|port| *port != 0 && !text.starts_with('+'));
     port.ok_or_else(|| match text.contains('-') {
         true => format!("{text:?}: ranges of ports are not supported by this version; give each port"),

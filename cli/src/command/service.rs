@@ -5,6 +5,7 @@ mod environment;
 mod remove;
 mod scale;
 mod spec;
+mod top;
 mod update;
 
 use warren_client::{Client, TaskFilter};
@@ -27,6 +28,7 @@ pub async fn run(global: &Global, command: ServiceCommand) -> Result<(), Failure
         ServiceCommand::Update(args) => update::run(global, *args).await,
         ServiceCommand::Rollback(args) => update::rollback(global, args).await,
         ServiceCommand::History { service } => update::history(global, &service).await,
+        ServiceCommand::Top { services, once } => top::run(global, &services, once).await,
         ServiceCommand::Logs { services, lines } => super::logs::services(global, services, &lines).await,
         ServiceCommand::Scale(args) => scale::run(global, args).await,
         ServiceCommand::Rm(args) => remove::run(global, args).await,

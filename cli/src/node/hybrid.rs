@@ -2,12 +2,13 @@
 
 use warren_manager::Manager;
 use warren_manager::config::LocalNode;
-use warren_manager::process::{Plan, failed, start};
+use warren_manager::process::{PART as MANAGER, Plan, failed, start};
 use warren_process::settings::Sections;
 use warren_process::{Exit, Failure, Machine, Signals, chain};
+use warren_telemetry::Telemetry;
 use warren_types::{NodeDescription, NodeName, Resources};
 use warren_worker::Worker;
-use warren_worker::process::{Flags, Setup, check, ready};
+use warren_worker::process::{Flags, PART as WORKER, Setup, check, ready};
 
 use crate::output;
 
@@ -37,8 +38,11 @@ pub async fn run(plan: Plan, worker: Option<WorkerPlan>, init: Option<Sections>)
         check(&plan.data_dir, &plan.run_dir, &worker.flags).await?;
     }
     let node = worker.as_ref().map(|worker| local_node(&plan, worker));
+    let telemetry = Telemetry::of(if worker.is_some() { &[MANAGER, WORKER] } else { &[MANAGER] });
+    let _server = plan.metrics_listen.serve(&telemetry).await?;
     let mut manager = start(&plan, node, init.is_some()).await?;
-    let ended = serve(&plan, worker, init, &mut manager, &mut signals).await;
+    telemetry.add(MANAGER, manager.telemetry());
+    let ended = serve(&plan, worker, init, &mut manager, &telemetry, &mut signals).await;
     manager.stop().await;
     ended
 }
@@ -48,6 +52,7 @@ async fn serve(
     worker: Option<WorkerPlan>,
     init: Option<Sections>,
     manager: &mut Manager,
+    telemetry: &Telemetry,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
     if let Some(sections) = &init {
@@ -57,6 +62,9 @@ async fn serve(
         Some(worker) => Some(start_worker(plan, worker.flags, manager).await?),
         None => None,
     };
+    if let Some(worker) = &worker {
+        telemetry.add(WORKER, worker.telemetry());
+    }
     let ended = watch_over(plan, init.is_some(), manager, worker.as_ref(), signals).await;
     tracing::info!("stopping; containers keep running");
     if let Some(worker) = worker

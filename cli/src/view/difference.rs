@@ -31,6 +31,9 @@ fn compare(path: &str, old: &Value, new: &Value, words: &mut Vec<String>) {
         (Value::Array(_), Value::Array(_) | Value::Null) | (Value::Null, Value::Array(_)) => {
             words.push(format!("{path} {}", items(old, new)));
         }
+        // Its times are the default ones as a rule; `inspect` has them all.
+        (Value::Null, Value::Object(_)) if path == "health" => words.push("health added".to_owned()),
+        (Value::Object(_), Value::Null) if path == "health" => words.push("health removed".to_owned()),
         (Value::Object(_), Value::Null) | (Value::Null, Value::Object(_)) => {
             let empty = Value::Object(serde_json::Map::new());
             let whole = |value: &Value| if value.is_null() { empty.clone() } else { value.clone() };
@@ -99,6 +102,12 @@ mod tests {
         check(&limits, &json!({"tty": false}), "limits.memory 64MiB -> none");
         check(&json!({"args": ["-c", "a"]}), &json!({"args": ["-c"]}), "args [-c a] -> [-c]");
         check(&json!({}), &json!({"command": ["sh"]}), "command none -> [sh]");
+        let health = |port: u16| json!({"health": {"probe": {"tcp": {"port": port}}, "retries": 3}});
+        check(&health(80), &health(81), "health.probe.tcp.port 80 -> 81");
+        check(&json!({}), &health(80), "health added");
+        check(&health(80), &json!({}), "health removed");
+        check(&json!({"secret db": 1}), &json!({"secret db": 2}), "secret db 1 -> 2");
+        check(&json!({}), &json!({"secrets": [{"source": "db", "target": "/db"}]}), "secrets +/db");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use warren_proto::convert::{availability, node_role, node_status};
+use warren_proto::convert::{availability, node_condition, node_role, node_status};
 use warren_proto::v1;
 use warren_types::{Bytes, MilliCpu, NodeDescription, Resources, Timestamp, Violation, Violations};
 
@@ -44,6 +44,10 @@ pub struct NodeView {
     #[serde(skip)]
     disk_bytes: (Option<u64>, u64),
     tasks: u32,
+    /// What is wrong with it: `disk low`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    conditions: Vec<&'static str>,
+    /// Left out while nothing is heard of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<UsageView>,
 }
@@ -55,7 +59,10 @@ struct UsageView {
     memory: String,
     disk_used: String,
     disk_total: String,
+    /// What is wrong with it, as its agent says it.
     conditions: Vec<String>,
+    #[serde(skip)]
+    memory_bytes: u64,
 }
 
 impl TryFrom<v1::Node> for NodeView {
@@ -85,7 +92,9 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         role,
         labels: given,
         availability: wanted,
+        conditions,
     } = wire;
+    let conditions = conditions.into_iter().map(|kind| node_condition(kind).map(|kind| kind.as_str()));
     let description = description.ok_or_else(|| Violation::new("description", "is missing"))?;
     let NodeDescription {
         resources,
@@ -123,19 +132,39 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         resources: resources.into(),
         reserved: reserved.into(),
         tasks,
+        conditions: conditions.collect::<Result<_, _>>().map_err(under("conditions"))?,
         usage: usage.map(Into::into),
     })
 }
 
 impl From<v1::NodeUsage> for UsageView {
     fn from(wire: v1::NodeUsage) -> Self {
-        let v1::NodeUsage { cpu_milli, memory_bytes, disk_used_bytes, disk_total_bytes, conditions } = wire;
+        // The kinds of its conditions are for managers to decide by; the node has what they made of them.
+        let v1::NodeUsage {
+            cpu_milli,
+            memory_bytes,
+            disk_used_bytes,
+            disk_total_bytes,
+            conditions,
+            kinds: _,
+        } = wire;
         Self {
             cpu: MilliCpu(cpu_milli).to_string(),
             memory: Bytes(memory_bytes).to_string(),
             disk_used: Bytes(disk_used_bytes).to_string(),
             disk_total: Bytes(disk_total_bytes).to_string(),
             conditions,
+            memory_bytes,
+        }
+    }
+}
+
+impl NodeView {
+    /// In the agent's words if they were heard, else by their kinds.
+    fn conditions(&self) -> String {
+        match &self.usage {
+            Some(usage) if !usage.conditions.is_empty() => usage.conditions.join("; "),
+            _ => self.conditions.join("; "),
         }
     }
 }
@@ -153,6 +182,8 @@ impl Row for NodeView {
         column("MEMORY"),
         column("DISK"),
         column("LABELS"),
+        wide("CPU USED"),
+        wide("MEMORY USED"),
         wide("SUBNET"),
         wide("OS"),
         wide("ARCH"),
@@ -180,6 +211,8 @@ impl Row for NodeView {
                 (None, all) => about(all),
             },
             labels.join(","),
+            self.usage.as_ref().map(|usage| usage.cpu.clone()).unwrap_or_default(),
+            self.usage.as_ref().map(|usage| about(usage.memory_bytes)).unwrap_or_default(),
             self.subnet.clone(),
             self.os.clone(),
             self.architecture.clone(),
@@ -187,7 +220,7 @@ impl Row for NodeView {
             self.runtime.clone(),
             self.warren_version.clone(),
             if wide { self.id.clone() } else { short_id(&self.id) },
-            self.usage.as_ref().map(|usage| usage.conditions.join("; ")).unwrap_or_default(),
+            self.conditions(),
         ]
     }
 }
@@ -205,6 +238,7 @@ mod tests {
             disk_used_bytes: 5 << 30,
             disk_total_bytes: 40 << 30,
             conditions: vec!["the disk is full".into()],
+            kinds: vec![v1::NodeCondition::DiskLow.into()],
         };
         let description = v1::NodeDescription {
             resources: Some(v1::Resources { cpu_milli: 2000, memory_bytes: 8 << 30 }),
@@ -232,6 +266,7 @@ mod tests {
             role: v1::NodeRole::Manager.into(),
             labels: [("zone".to_owned(), "b".to_owned())].into(),
             availability: v1::Availability::Drain.into(),
+            conditions: vec![v1::NodeCondition::DiskLow.into()],
         }
     }
 
@@ -257,6 +292,8 @@ mod tests {
         MEMORY 256MiB/8GiB
         DISK 5GiB/40GiB
         LABELS ssd=yes,zone=b
+        CPU USED 0.12
+        MEMORY USED 1GiB
         SUBNET 10.210.1.0/24
         OS linux
         ARCH amd64
@@ -266,6 +303,17 @@ mod tests {
         ID 3k2v9x0000000000000000abc
         CONDITIONS the disk is full
         ");
+    }
+
+    #[test]
+    fn a_node_that_is_silent_still_has_its_conditions() {
+        let kinds = [v1::NodeCondition::RuntimeDown, v1::NodeCondition::ClockOff];
+        let silent = v1::Node { usage: None, conditions: kinds.map(i32::from).into(), ..wire() };
+        let row = NodeView::try_from(silent).unwrap().cells(false, Timestamp(6000));
+        assert_eq!(row.last().unwrap(), "containerd down; clock off");
+        let later = v1::Node { conditions: vec![99], ..wire() };
+        let failure = NodeView::try_from(later).unwrap_err().to_string();
+        assert!(failure.contains("conditions: value 99 is not known to this version"), "{failure}");
     }
 
     #[test]
@@ -297,6 +345,8 @@ mod tests {
           cpu: "0.5"
           memory: 256MiB
         tasks: 2
+        conditions:
+        - disk low
         usage:
           cpu: "0.12"
           memory: 1GiB

@@ -6,6 +6,7 @@ use warren_proto::v1;
 use warren_types::{Placement, PublishedPort, TaskSpec, Timestamp, Violation, Violations};
 
 use super::spec::{PlacementView, PortView, TaskSpecView};
+use super::vitals::ContentUseView;
 use super::{Time, age, difference, given, short_digest, unreadable};
 use crate::failure::Failure;
 use crate::output::{Column, Row, column};
@@ -22,6 +23,9 @@ pub struct RevisionView {
     /// In words, against the one before; left out where that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     changes: Option<Vec<String>>,
+    /// Which versions of secrets and configs its tasks see.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    contents: Vec<ContentUseView>,
     #[serde(skip)]
     image: String,
     task: TaskSpecView,
@@ -48,6 +52,9 @@ impl RevisionView {
         let mut document = serde_json::to_value(&self.task).unwrap_or_default();
         document["ports"] = serde_json::to_value(&self.ports).unwrap_or_default();
         document["placement"] = serde_json::to_value(&self.placement).unwrap_or_default();
+        for content in &self.contents {
+            document[content.what()] = content.number().into();
+        }
         document
     }
 
@@ -61,7 +68,8 @@ impl RevisionView {
 }
 
 fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
-    let v1::Revision { number, created_at, task, ports, placement, digest, current, running } = wire;
+    let v1::Revision { number, created_at, task, ports, placement, digest, current, running, contents } =
+        wire;
     let under = |field: &'static str| {
         move |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.under(field)).collect())
     };
@@ -75,6 +83,7 @@ fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
         current,
         running,
         digest: given(digest),
+        contents: ContentUseView::all(contents)?,
         changes: None,
         image: task.image.to_string(),
         task: (&task).into(),
@@ -90,17 +99,20 @@ impl Row for RevisionView {
         column("IMAGE"),
         column("DIGEST"),
         column("RUNNING"),
+        column("CONTENTS"),
         column("CHANGED"),
     ];
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
         let digest = self.digest.clone().unwrap_or_default();
+        let contents = self.contents.iter().map(|one| format!("{}:{}", one.what(), one.number()));
         vec![
             format!("{}{}", self.number, if self.current { " (current)" } else { "" }),
             format!("{} ago", age(self.created_at.0, now)),
             self.image.clone(),
             if wide { digest } else { short_digest(&digest) },
             self.running.to_string(),
+            contents.collect::<Vec<_>>().join(", "),
             self.changed(),
         ]
     }
@@ -120,26 +132,47 @@ mod tests {
     #[test]
     fn revisions_say_what_they_changed() {
         let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
-        let mut newest = v1::Revision { current: true, running: 2, digest, ..wire(4, "nginx:2") };
-        newest.placement =
-            Some(v1::Placement { constraints: vec!["node.name == a".into()], max_per_node: None });
-        let mut third = wire(3, "nginx:2");
+        let mut newest = v1::Revision { current: true, running: 2, digest, ..wire(4, "web:2") };
+        newest.placement = Some(v1::Placement { max_per_node: Some(2), ..Default::default() });
+        let mut third = wire(3, "web:2");
         let var = |name: &str| v1::EnvVar { name: name.into(), value: "secret".into() };
         third.task.as_mut().unwrap().env = vec![var("A")];
         newest.task.as_mut().unwrap().env = vec![var("B")];
-        let forced = v1::Revision { number: 2, ..wire(1, "nginx:1") };
-        let views = RevisionView::all(vec![newest, third, forced, wire(1, "nginx:1")]).unwrap();
+        let forced = v1::Revision { number: 2, ..wire(1, "web:1") };
+        let views = RevisionView::all(vec![newest, third, forced, wire(1, "web:1")]).unwrap();
         insta::assert_snapshot!(shown(&views, false, Timestamp(10_000)), @r"
-        REVISION      WHEN     IMAGE     DIGEST         RUNNING   CHANGED
-        4 (current)   6s ago   nginx:2   0123456789ab   2         env +B -A, placement.constraints +node.name == a
-        3             7s ago   nginx:2                  0         env +A, image nginx:1 -> nginx:2
-        2             9s ago   nginx:1                  0         nothing (--force)
-        1             9s ago   nginx:1                  0
+        REVISION      WHEN     IMAGE   DIGEST         RUNNING   CONTENTS   CHANGED
+        4 (current)   6s ago   web:2   0123456789ab   2                    env +B -A, placement.maxPerNode none -> 2
+        3             7s ago   web:2                  0                    env +A, image web:1 -> web:2
+        2             9s ago   web:1                  0                    nothing (--force)
+        1             9s ago   web:1                  0
         ");
         let documents: serde_json::Value = serde_json::from_str(&rendered(Format::Json, &views)).unwrap();
-        assert_eq!(documents[1]["changes"], serde_json::json!(["env +A", "image nginx:1 -> nginx:2"]));
+        assert_eq!(documents[1]["changes"], serde_json::json!(["env +A", "image web:1 -> web:2"]));
         assert_eq!(documents[3].get("changes"), None);
-        assert_eq!(documents[0]["task"]["image"], "nginx:2");
+        assert_eq!(documents[0]["task"]["image"], "web:2");
+    }
+
+    #[test]
+    fn revisions_say_which_versions_of_secrets_and_configs_they_see() {
+        let seen = |number, kind: v1::ContentKind, version| {
+            let (kind, name, id) = (kind.into(), "db".to_owned(), "1c".to_owned());
+            let contents = vec![v1::ContentUse { kind, name, id, number: version }];
+            v1::Revision { contents, ..wire(number, "web:1") }
+        };
+        let (secret, config) = (v1::ContentKind::Secret, v1::ContentKind::Config);
+        let views = vec![seen(4, config, 1), seen(3, secret, 3), seen(2, secret, 2), wire(1, "web:1")];
+        let views = RevisionView::all(views).unwrap();
+        insta::assert_snapshot!(shown(&views, false, Timestamp(10_000)), @r"
+        REVISION   WHEN     IMAGE   DIGEST   RUNNING   CONTENTS      CHANGED
+        4          6s ago   web:1            0         config db:1   config db none -> 1, secret db 3 -> none
+        3          7s ago   web:1            0         secret db:3   secret db 2 -> 3
+        2          8s ago   web:1            0         secret db:2   secret db none -> 2
+        1          9s ago   web:1            0
+        ");
+        let documents: serde_json::Value = serde_json::from_str(&rendered(Format::Json, &views)).unwrap();
+        let used = serde_json::json!([{"kind": "secret", "name": "db", "number": 3, "id": "1c"}]);
+        assert_eq!((&documents[1]["contents"], documents[3].get("contents")), (&used, None));
     }
 
     #[test]

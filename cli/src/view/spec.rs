@@ -9,7 +9,8 @@ use warren_types::{
 };
 
 use super::duration;
-use super::storage::{DeviceView, MountView};
+use super::health::HealthView;
+use super::storage::{ContentMountView, DeviceView, MountView};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -98,6 +99,12 @@ pub struct TaskSpecView {
     read_only: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mounts: Vec<MountView>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    secrets: Vec<ContentMountView>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    configs: Vec<ContentMountView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    health: Option<HealthView>,
     restart: RestartView,
     logs: LogsView,
 }
@@ -229,6 +236,9 @@ impl From<&TaskSpec> for TaskSpecView {
             devices,
             read_only,
             mounts,
+            secrets,
+            configs,
+            health,
             restart,
             logs,
         } = spec;
@@ -261,6 +271,9 @@ impl From<&TaskSpec> for TaskSpecView {
             devices: devices.iter().map(Into::into).collect(),
             read_only: *read_only,
             mounts: mounts.iter().map(Into::into).collect(),
+            secrets: secrets.iter().map(ContentMountView::secret).collect(),
+            configs: configs.iter().map(ContentMountView::config).collect(),
+            health: health.as_ref().map(Into::into),
             restart: restart.into(),
             logs: logs.into(),
         }

@@ -1,11 +1,12 @@
 //! One placement of a slot: where it is, how far, and why not.
 
 use serde::Serialize;
-use warren_proto::convert::{desired, task_state};
+use warren_proto::convert::{desired, health, task_state};
 use warren_proto::v1;
-use warren_types::{PublishedPort, Signal, TaskSpec, TaskState, Timestamp, Violation, Violations};
+use warren_types::{Health, PublishedPort, Signal, TaskSpec, TaskState, Timestamp, Violation, Violations};
 
 use super::spec::{PortView, TaskSpecView};
+use super::vitals::{CheckView, ContentUseView, UsageView};
 use super::{Time, age, given, unreadable, until};
 use crate::failure::Failure;
 use crate::output::{Column, Row, column, wide};
@@ -35,6 +36,9 @@ pub struct TaskView {
     state: &'static str,
     state_since: Time,
     ready: bool,
+    /// Left out for one without a check, or that does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    health: Option<&'static str>,
     attempt: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
@@ -52,6 +56,14 @@ pub struct TaskView {
     removed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_since: Option<Time>,
+    /// The last runs of its check, newest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    checks: Vec<CheckView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<UsageView>,
+    /// Which versions of secrets and configs it sees.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    contents: Vec<ContentUseView>,
     spec: TaskSpecView,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ports: Vec<PortView>,
@@ -125,7 +137,12 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         next_attempt,
         bound_to,
         digest,
+        health: checked,
+        checks,
+        usage,
+        contents,
     } = wire;
+    let checked = health(checked).map_err(under("health"))?;
     let spec = spec.ok_or_else(|| Violation::new("spec", "is missing"))?;
     let ports = ports.into_iter().map(|port| PublishedPort::try_from(port).map(|port| (&port).into()));
     Ok(TaskView {
@@ -144,6 +161,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         state: task_state(state).map_err(under("state"))?.as_str(),
         state_since: Time::new(state_since),
         ready,
+        health: (checked != Health::None).then(|| checked.as_str()),
         attempt,
         reason: given(reason),
         exit: exit.map(Into::into),
@@ -152,6 +170,9 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         digest: given(digest),
         removed,
         lost_since: lost_since.map(Time::new),
+        checks: checks.into_iter().map(Into::into).collect(),
+        usage: usage.map(Into::into),
+        contents: ContentUseView::all(contents)?,
         spec: (&TaskSpec::try_from(spec).map_err(under("spec"))?).into(),
         ports: ports.collect::<Result<_, _>>().map_err(under("ports"))?,
     })
@@ -169,6 +190,39 @@ impl TaskView {
             Some(since) if !is_terminal(self.state) => (LOST, since.0),
             _ => (self.state, self.state_since.0),
         }
+    }
+
+    /// The state with what is missing for it to serve: `RUNNING (unhealthy)`.
+    pub fn standing(&self) -> String {
+        let (state, _) = self.shown_state();
+        match self.health.unwrap_or("not ready") {
+            short if state == TaskState::Running.as_str() && !self.ready => match short {
+                // It may be well and still not get traffic yet.
+                "healthy" => format!("{state} (not ready)"),
+                short => format!("{state} ({short})"),
+            },
+            _ => state.to_owned(),
+        }
+    }
+
+    /// `web.3`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its node's name; empty without one.
+    pub fn node_name(&self) -> &str {
+        self.node_name.as_deref().unwrap_or_default()
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// It has ended, or nothing of it is left.
+    pub fn is_over(&self) -> bool {
+        self.removed || is_terminal(self.state)
     }
 
     /// The order of lists: by service and slot, the newest task of a slot first.
@@ -208,17 +262,21 @@ impl Row for TaskView {
         wide("ENDED"),
         wide("DESIRED"),
         wide("REVISION"),
+        wide("HEALTH"),
+        wide("CPU"),
+        wide("MEMORY"),
         wide("ID"),
         column("REASON"),
     ];
 
     fn cells(&self, _: bool, now: Timestamp) -> Vec<String> {
-        let (state, since) = self.shown_state();
-        let unready = if state == "RUNNING" && !self.ready { " (not ready)" } else { "" };
+        let (_, since) = self.shown_state();
+        let used = self.usage.as_ref().map(UsageView::cells).unwrap_or_default();
+        let [cpu, memory, ..] = used;
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         vec![
             self.name.clone(),
-            format!("{state}{unready}"),
+            self.standing(),
             age(since, now),
             text(&self.node_name),
             text(&self.address),
@@ -226,6 +284,9 @@ impl Row for TaskView {
             self.exit.as_ref().map(ExitView::in_words).unwrap_or_default(),
             self.desired.to_owned(),
             self.revision.to_string(),
+            self.health.unwrap_or_default().to_owned(),
+            cpu,
+            memory,
             self.id.clone(),
             self.why(now),
         ]
@@ -233,140 +294,4 @@ impl Row for TaskView {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::args::Format;
-    use crate::output::tests::{rendered, shown, upright};
-
-    const AT: u64 = 1_795_184_280_120;
-
-    fn wire(number: u64, slot: u32, state: TaskState) -> v1::Task {
-        v1::Task {
-            id: format!("3k2v9x0000000000000000abc-{number}"),
-            service_id: "3k2v9x0000000000000000abc".into(),
-            service_name: "web".into(),
-            slot,
-            revision: 1,
-            spec: Some(v1::TaskSpec { image: "nginx:1.27".into(), ..Default::default() }),
-            created_at: AT + number,
-            node_id: "1n".into(),
-            node_name: "node-1".into(),
-            address: "10.210.1.2".into(),
-            desired: v1::Desired::Running.into(),
-            state: v1::TaskState::from(state).into(),
-            attempt: 1,
-            state_since: AT,
-            ready: state == TaskState::Running,
-            ..Default::default()
-        }
-    }
-
-    #[test]
-    fn tasks_say_where_they_are_and_why_they_do_not_run() {
-        let mut starting = wire(2, 1, TaskState::Starting);
-        (starting.attempt, starting.reason) = (3, "exited with 1".into());
-        starting.exit = Some(v1::Exit { code: 1, out_of_memory: false });
-        starting.next_attempt = Some(AT + 93_500);
-        let mut waiting = wire(4, 2, TaskState::Pending);
-        (waiting.node_name, waiting.address, waiting.attempt) = (String::new(), String::new(), 0);
-        waiting.reason = "1 lacks CPU".into();
-        (waiting.node_id, waiting.not_before) = (String::new(), Some(AT + 98_000));
-        let mut lost = wire(5, 3, TaskState::Running);
-        lost.lost_since = Some(AT + 60_000);
-        let mut failed_on_lost = wire(6, 4, TaskState::Failed);
-        failed_on_lost.lost_since = Some(AT + 60_000);
-        let mut unready = wire(7, 5, TaskState::Running);
-        unready.ready = false;
-        let mut first = wire(1, 1, TaskState::Failed);
-        first.exit = Some(v1::Exit { code: 137, out_of_memory: true });
-        let tasks = [first, lost, starting, waiting, failed_on_lost, unready];
-        let mut tasks = tasks.map(|task| TaskView::try_from(task).unwrap());
-        tasks.sort_by_key(TaskView::order);
-        insta::assert_snapshot!(shown(&tasks, false, Timestamp(AT + 90_000)), @r"
-        NAME    STATE                 SINCE   NODE     ADDRESS      ATTEMPT   REASON
-        web.1   STARTING              1m30s   node-1   10.210.1.2   3         exited with 1; restarts in 4s
-        web.1   FAILED                1m30s   node-1   10.210.1.2   1         ended by SIGKILL, out of memory
-        web.2   PENDING               1m30s                         0         1 lacks CPU; is placed in 8s
-        web.3   LOST                  30s     node-1   10.210.1.2   1
-        web.4   FAILED                1m30s   node-1   10.210.1.2   1
-        web.5   RUNNING (not ready)   1m30s   node-1   10.210.1.2   1
-        ");
-        insta::assert_snapshot!(upright(&tasks[0], Timestamp(AT + 90_000)), @r"
-        NAME web.1
-        STATE STARTING
-        SINCE 1m30s
-        NODE node-1
-        ADDRESS 10.210.1.2
-        ATTEMPT 3
-        ENDED with 1
-        DESIRED RUNNING
-        REVISION 1
-        ID 3k2v9x0000000000000000abc-2
-        REASON exited with 1; restarts in 4s
-        ");
-    }
-
-    #[test]
-    fn documents_have_everything_and_keep_their_shape() {
-        let mut task = wire(1, 1, TaskState::Failed);
-        task.exit = Some(v1::Exit { code: 137, out_of_memory: true });
-        task.reason = "was killed for want of memory".into();
-        task.not_before = Some(AT);
-        task.lost_since = Some(AT);
-        task.next_attempt = Some(AT);
-        (task.bound_to, task.digest) = ("1n".into(), "sha256:1".into());
-        insta::assert_snapshot!(rendered(Format::Yaml, &TaskView::try_from(task).unwrap()), @r#"
-        id: 3k2v9x0000000000000000abc-1
-        name: web.1
-        serviceId: 3k2v9x0000000000000000abc
-        serviceName: web
-        slot: 1
-        revision: 1
-        createdAt: "2026-11-20T14:18:00.121Z"
-        notBefore: "2026-11-20T14:18:00.120Z"
-        nodeId: 1n
-        nodeName: node-1
-        address: "10.210.1.2"
-        desired: RUNNING
-        state: FAILED
-        stateSince: "2026-11-20T14:18:00.120Z"
-        ready: false
-        attempt: 1
-        reason: was killed for want of memory
-        exit:
-          code: 137
-          signal: SIGKILL
-          outOfMemory: true
-        nextAttempt: "2026-11-20T14:18:00.120Z"
-        boundTo: 1n
-        digest: sha256:1
-        removed: false
-        lostSince: "2026-11-20T14:18:00.120Z"
-        spec:
-          image: nginx:1.27
-          pull: missing
-          tty: false
-          init: false
-          stopGrace: 10s
-          privileged: false
-          noNewPrivileges: false
-          seccomp: default
-          readOnly: false
-          restart:
-            condition: any
-            delay: 1s
-            max: 3
-            window: 5m
-          logs:
-            maxSize: 10MiB
-            maxFiles: 5
-        "#);
-    }
-
-    #[test]
-    fn a_state_of_a_later_version_is_not_misread() {
-        let task = v1::Task { state: 513, ..wire(1, 1, TaskState::Running) };
-        let failure = TaskView::try_from(task).unwrap_err().to_string();
-        assert!(failure.contains("state: value 513 is not known to this version"), "{failure}");
-    }
-}
+mod tests;

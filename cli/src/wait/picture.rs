@@ -1,5 +1,7 @@
 //! What is known of a service that is waited for, and what follows from it. Pure.
 
+mod check;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_client::Change;
@@ -55,18 +57,26 @@ impl Picture {
         match change {
             Change::Service(service) => self.take_service(service),
             Change::RemovedService(_) => *self = Self::gone(),
-            Change::Task(task) => {
-                // What was looked up may be newer than a change that was on its way meanwhile.
-                let is_newer = |known: &v1::Task| (known.attempt, known.state) > (task.attempt, task.state);
-                if !self.tasks.get(&task.id).is_some_and(is_newer) {
-                    self.tasks.insert(task.id.clone(), task);
-                }
-            }
+            Change::Task(task) => self.take_task(task),
             Change::RemovedTask(id) => {
                 self.tasks.remove(&id);
             }
             Change::Node(_) | Change::RemovedNode(_) | Change::Resync(_) => {}
         }
+    }
+
+    fn take_task(&mut self, mut task: v1::Task) {
+        if let Some(known) = self.tasks.get(&task.id) {
+            // What was looked up may be newer than a change that was on its way meanwhile.
+            if (known.attempt, known.state) > (task.attempt, task.state) {
+                return;
+            }
+            // What checks said is not among the changes.
+            if known.attempt == task.attempt && task.checks.is_empty() {
+                task.checks.clone_from(&known.checks);
+            }
+        }
+        self.tasks.insert(task.id.clone(), task);
     }
 
     /// What managers only compute for an answer may be missing in what is heard.
@@ -97,8 +107,11 @@ impl Picture {
     }
 
     fn judge_running(&self, service: &v1::Service, known: &BTreeSet<String>) -> Verdict {
-        let given_up = self.tasks.values().filter(|task| !known.contains(&task.id) && gave_up(task));
-        let why: Vec<String> = given_up.map(|task| format!("{}: {}", name(task), line(task))).collect();
+        let news = self.tasks.values().filter(|task| !known.contains(&task.id));
+        let why: Vec<String> = news
+            .filter(|task| gave_up(task) || is_unhealthy(task))
+            .map(|task| format!("{}: {}", name(task), line(task)))
+            .collect();
         if !why.is_empty() {
             return Verdict::Broken(why);
         }
@@ -212,6 +225,13 @@ fn gave_up(task: &v1::Task) -> bool {
     matches!(state(task), Some(TaskState::Failed | TaskState::Rejected))
 }
 
+/// It runs, and its check failed too often: the manager replaces it by another that is like it.
+fn is_unhealthy(task: &v1::Task) -> bool {
+    state(task) == Some(TaskState::Running)
+        && task.health() == v1::Health::Unhealthy
+        && task.desired() <= v1::Desired::Running
+}
+
 /// How many tasks there should be.
 fn tasks_wanted(service: &v1::Service) -> u32 {
     match service.spec.as_ref().and_then(|spec| spec.mode) {
@@ -240,8 +260,12 @@ fn is_current(service: &v1::Service, task: &v1::Task) -> bool {
     task.revision == service.revision || (task.revision < service.revision && spec.is_some_and(same))
 }
 
-/// `STARTING on node-1, attempt 3: exited with 1; starts again in 4s`.
+/// `STARTING on node-1, attempt 3: exited with 1; starts again in 4s`; what runs and is not ready because of its check
+/// says that: `health check: connection refused on port 80 (2 of 3), on node-1`.
 pub fn line(task: &v1::Task) -> String {
+    if let Some(check) = check::line(task) {
+        return check;
+    }
     let ended = state(task).is_some_and(TaskState::is_terminal);
     let mut line = match state(task) {
         _ if task.lost_since.is_some() && !ended => LOST.to_owned(),

@@ -174,6 +174,51 @@ fn a_task_that_was_given_up_ends_the_waiting_unless_it_is_an_old_story() {
     assert_eq!(picture.judge(&wanted), Verdict::Reached);
 }
 
+/// Runs, and its check failed so often in a row.
+fn failing(number: u64, slot: u32, health: v1::Health, failed: u64) -> v1::Task {
+    let probe = v1::health_check::Probe::Tcp(v1::TcpProbe { port: 80 });
+    let health_check = Some(v1::HealthCheck { probe: Some(probe), ..Default::default() });
+    let spec = v1::TaskSpec { image: "nginx".into(), health: health_check, ..Default::default() };
+    let output = "connection refused on port 80".to_owned();
+    let result = |at| v1::CheckResult { at, duration_us: 300, ok: false, output: output.clone() };
+    let checks = (1..=failed).map(result).collect();
+    let running = task(number, slot, TaskState::Running);
+    v1::Task { ready: false, health: health.into(), spec: Some(spec), checks, ..running }
+}
+
+#[test]
+fn a_check_that_fails_is_named_and_ends_the_waiting_when_it_fails_too_often() {
+    let starting = failing(1, 1, v1::Health::Starting, 2);
+    check(1, vec![starting.clone()], Verdict::Waiting);
+    let picture = Picture::of(service(1), vec![starting.clone()]);
+    let waiting = "health check: connection refused on port 80 (2 of 3), on node-1".to_owned();
+    assert_eq!(picture.waiting_for(Goal::Running), [("web.1".to_owned(), waiting)]);
+
+    let reason = "unhealthy: connection refused on port 80 (3 failures in a row)";
+    let unhealthy = v1::Task { reason: reason.into(), ..failing(1, 1, v1::Health::Unhealthy, 3) };
+    let why = format!("web.1: {reason}, on node-1");
+    check(1, vec![unhealthy.clone()], Verdict::Broken(vec![why]));
+    // One that was there before is replaced, and its replacement is what is waited for.
+    let service = service(1);
+    let known = [unhealthy.id.clone()].into();
+    let wanted = Wanted { known, ..Wanted::new(&service, Goal::Running) };
+    let mut picture = Picture::of(service, vec![unhealthy, task(2, 1, TaskState::Starting)]);
+    assert_eq!(picture.judge(&wanted), Verdict::Waiting);
+    picture.apply(Change::Task(task(2, 1, TaskState::Running)));
+    assert_eq!(picture.judge(&wanted), Verdict::Reached);
+}
+
+#[test]
+fn what_checks_said_is_not_forgotten_when_a_change_does_not_say_it() {
+    let mut picture = Picture::of(service(1), vec![failing(1, 1, v1::Health::Starting, 1)]);
+    picture.apply(Change::Task(failing(1, 1, v1::Health::Starting, 0)));
+    let line = |picture: &Picture| picture.waiting_for(Goal::Running)[0].1.clone();
+    assert!(line(&picture).starts_with("health check: connection refused on port 80 (1 of 3)"));
+    // The next attempt has its own results.
+    picture.apply(Change::Task(v1::Task { attempt: 2, ..failing(1, 1, v1::Health::Starting, 0) }));
+    assert_eq!(line(&picture), "health check: no result yet, on node-1, attempt 2");
+}
+
 #[test]
 fn a_service_that_goes_away_is_what_was_wanted_or_is_not() {
     let there = service(1);

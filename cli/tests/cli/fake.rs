@@ -1,13 +1,16 @@
 //! A manager without disk, raft or workers. What becomes of a service's tasks is said by its image:
-//! `runs`, `rejected` (never runs), `pending` (no node fits).
+//! `runs`, `rejected` (never runs), `pending` (no node fits), `unhealthy` (its check always fails), `unsure` (its check
+//! has failed, but not often enough yet).
 
 mod cluster;
+mod contents;
 mod images;
 mod logs;
 mod nodes;
 mod services;
 mod tasks;
 mod tokens;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,6 +41,10 @@ struct State {
     logs_asked: Vec<v1::ReadLogsRequest>,
     prunes_asked: Vec<v1::PruneImagesRequest>,
     hashes: Vec<Vec<u8>>,
+    contents: Vec<contents::Held>,
+    volumes: Vec<v1::Volume>,
+    /// Volumes whose data is gone.
+    purged: Vec<String>,
     watchers: Vec<Watcher>,
     next_task: u64,
 }
@@ -66,6 +73,8 @@ impl Manager {
             .add_service(v1::tasks_server::TasksServer::new(state.clone()))
             .add_service(v1::nodes_server::NodesServer::new(state.clone()))
             .add_service(v1::tokens_server::TokensServer::new(state.clone()))
+            .add_service(v1::contents_server::ContentsServer::new(state.clone()))
+            .add_service(v1::volumes_server::VolumesServer::new(state.clone()))
             .add_service(v1::logs_server::LogsServer::new(state.clone()))
             .add_service(v1::cluster_server::ClusterServer::new(state.clone()))
             .add_service(v1::images_server::ImagesServer::new(state.clone()));
@@ -87,6 +96,18 @@ impl Manager {
     /// What was asked to be pruned.
     pub fn prunes_asked(&self) -> Vec<v1::PruneImagesRequest> {
         self.state.0.lock().unwrap().prunes_asked.clone()
+    }
+
+    /// The bytes of the newest version of a secret, a config or a credential.
+    pub fn held(&self, name: &str) -> Option<Vec<u8>> {
+        let state = self.state.0.lock().unwrap();
+        let held = state.contents.iter().find(|held| held.content.name == name);
+        held.and_then(|held| held.versions.last().cloned())
+    }
+
+    /// Names of the volumes whose data was deleted.
+    pub fn purged(&self) -> Vec<String> {
+        self.state.0.lock().unwrap().purged.clone()
     }
 
     /// Hashes of the tokens that were made.

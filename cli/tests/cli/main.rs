@@ -4,11 +4,15 @@
 #![allow(clippy::unwrap_used)]
 
 mod asking;
+mod contents;
 mod fake;
+mod health;
 mod images;
 mod logs;
 mod nodes;
 mod person;
+mod registries;
 mod services;
 mod tokens;
 mod updates;
+mod volumes;

@@ -1,9 +1,11 @@
 //! Somebody at a shell: a home directory, a contexts file, and the program.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use nix::sys::termios::{LocalFlags, tcgetattr};
 use tempfile::TempDir;
 
 use crate::fake::Manager;
@@ -20,6 +22,50 @@ pub struct Ran {
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
+}
+
+/// What was seen by somebody who typed at a terminal.
+#[derive(Debug)]
+pub struct Typed {
+    pub code: i32,
+    /// Everything that the terminal showed.
+    pub screen: String,
+    /// It shows again what is typed.
+    pub echoes: bool,
+}
+
+/// A program at a terminal; it is ended when this is dropped.
+pub struct AtTerminal {
+    child: Child,
+    /// The other side of the terminal.
+    screen: File,
+    seen: Vec<u8>,
+}
+
+impl AtTerminal {
+    /// Reads what it shows, until that is among it.
+    #[track_caller]
+    pub fn until(&mut self, text: &str) {
+        while !String::from_utf8_lossy(&self.seen).contains(text) {
+            assert!(self.read(), "{text:?} never came: {:?}", String::from_utf8_lossy(&self.seen));
+        }
+    }
+
+    /// Whether there was more. A terminal whose program has ended fails on Linux.
+    fn read(&mut self) -> bool {
+        let mut piece = [0; 1024];
+        let read = self.screen.read(&mut piece).unwrap_or(0);
+        self.seen.extend_from_slice(&piece[..read]);
+        read > 0
+    }
+}
+
+impl Drop for AtTerminal {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Person {
@@ -62,6 +108,28 @@ impl Person {
         child
     }
 
+    /// A command whose inputs and outputs are a terminal of its own.
+    pub fn watch_at_terminal(&self, arguments: &[&str]) -> AtTerminal {
+        let terminal = nix::pty::openpty(None, None).unwrap();
+        let end = || Stdio::from(terminal.slave.try_clone().unwrap());
+        let mut command = command(self.home.path(), arguments);
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        AtTerminal { child, screen: terminal.master.into(), seen: Vec::new() }
+    }
+
+    /// Types `keys` when the command has asked `question`, and waits for its end.
+    #[track_caller]
+    pub fn type_to(&self, arguments: &[&str], question: &str, keys: &[u8]) -> Typed {
+        let mut at = self.watch_at_terminal(arguments);
+        at.until(question);
+        at.screen.write_all(keys).unwrap();
+        while at.read() {}
+        let code = at.child.wait().unwrap().code().unwrap();
+        let echoes =
+            tcgetattr(&at.screen).unwrap().local_flags.contains(LocalFlags::ECHO | LocalFlags::ICANON);
+        Typed { code, screen: String::from_utf8(std::mem::take(&mut at.seen)).unwrap(), echoes }
+    }
+
     /// Its exit code and what it wrote to both outputs, whatever bytes that are.
     pub fn bytes(&self, arguments: &[&str]) -> (i32, Vec<u8>, Vec<u8>) {
         let output = self.start(arguments).wait_with_output().unwrap();
@@ -85,18 +153,16 @@ impl Person {
     }
 }
 
+fn command(home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warren"));
+    command.args(arguments).env_clear().env("HOME", home).env("TERM", "xterm");
+    command.env("WARREN_CONTEXTS", home.join("contexts.toml")).env("WARREN_RUN_DIR", home.join("run"));
+    command
+}
+
 fn start(home: &Path, arguments: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_warren"))
-        .args(arguments)
-        .env_clear()
-        .env("HOME", home)
-        .env("WARREN_CONTEXTS", home.join("contexts.toml"))
-        .env("WARREN_RUN_DIR", home.join("run"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    let mut command = command(home, arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 fn run(home: &Path, arguments: &[&str], input: &[u8]) -> Ran {

@@ -11,6 +11,7 @@ mod filter;
 mod refusals;
 mod score;
 mod view;
+mod volumes;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,6 +24,7 @@ use crate::state::{Command, State};
 pub use refusals::Refusals;
 use score::Score;
 use view::View;
+use volumes::{Planned, Volumes};
 
 /// How many tasks one plan places: large enough to be fast, small enough for one raft entry.
 pub const MAX_PLACEMENTS: usize = 1000;
@@ -55,6 +57,7 @@ pub(crate) struct Group<'a> {
     bound_to: Option<NodeId>,
     /// Where the task is that this one replaces; asked only where there may be so many tasks on one node.
     replaces_on: Option<NodeId>,
+    volumes: Volumes<'a>,
     tasks: Vec<TaskId>,
 }
 
@@ -68,14 +71,15 @@ pub fn schedule(state: &State, now: Timestamp) -> Placement {
 pub fn schedule_up_to(state: &State, now: Timestamp, bound: usize) -> Placement {
     let mut placement = Placement::default();
     let mut waiting = Waiting::of(state, now);
-    let mut view = None;
+    let (mut view, mut planned) = (None, Planned::new());
     loop {
         let room = bound - placement.assignments.len();
-        let Some(group) = waiting.group(room.saturating_add(1)) else { break };
+        let Some(mut group) = waiting.group(room.saturating_add(1)) else { break };
         let wanted = group.tasks.len().min(room);
         let view = view.get_or_insert_with(|| View::new(state));
         view.begin(&group, now);
-        let placed = place(view, &group, wanted, &mut placement.assignments);
+        group.volumes.planned = std::mem::take(&mut planned);
+        let placed = place(view, &mut group, wanted, &mut placement.assignments);
         if placed < wanted {
             placement.refusals.add(&group, filter::explain(view, &group));
             waiting.skip(&group);
@@ -83,6 +87,7 @@ pub fn schedule_up_to(state: &State, now: Timestamp, bound: usize) -> Placement 
             placement.recheck_after = Some(Duration::ZERO);
             return placement;
         }
+        planned = group.volumes.planned;
     }
     placement.recheck_after = waiting.held_back;
     placement
@@ -125,7 +130,8 @@ impl<'a> Waiting<'a> {
         let service = self.state.service(&first.id.service)?;
         let (state, revision) = (self.state, &*first.revision);
         let (bound_to, replaces_on) = (first.bound_to, replaces_on(state, service, first));
-        let mut group = Group { state, service, revision, bound_to, replaces_on, tasks: Vec::new() };
+        let volumes = Volumes::of(state, first);
+        let mut group = Group { state, service, revision, bound_to, replaces_on, volumes, tasks: Vec::new() };
         while let Some(task) = self.next.filter(|task| group.takes(task) && group.tasks.len() < limit) {
             group.tasks.push(task.id);
             self.advance();
@@ -152,6 +158,7 @@ impl Group<'_> {
         self.service.id == task.id.service
             && self.revision.number == task.revision.number
             && self.bound_to == task.bound_to
+            && self.volumes.are_those_of(task)
             && self.replaces_on == replaces_on(self.state, self.service, task)
     }
 }
@@ -166,7 +173,7 @@ fn replaces_on(state: &State, service: &Service, task: &Task) -> Option<NodeId> 
 /// Places the group's first `wanted` tasks, best node first. Answers how many found one.
 fn place(
     view: &mut View<'_>,
-    group: &Group<'_>,
+    group: &mut Group<'_>,
     wanted: usize,
     assignments: &mut Vec<(TaskId, NodeId)>,
 ) -> usize {
@@ -180,16 +187,22 @@ fn place(
             .filter(|(_, candidate)| filter::admits(group, candidate))
             .map(|(place, candidate)| Reverse((Score::of(candidate), place))),
     );
-    for (placed, task) in group.tasks[..wanted].iter().enumerate() {
+    for placed in 0..wanted {
         let Some(mut best) = fitting.peek_mut() else { return placed };
         let Reverse((_, place)) = *best;
         let candidate = &mut view.candidates[place];
         candidate.take(group);
-        assignments.push((*task, candidate.node.id));
+        assignments.push((group.tasks[placed], candidate.node.id));
+        group.volumes.settle(group.state, candidate.node);
         if filter::admits(group, candidate) {
             *best = Reverse((Score::of(candidate), place));
+            drop(best);
         } else {
             PeekMut::pop(best);
+        }
+        if placed == 0 && !group.volumes.is_empty() {
+            // The first task may have given the volumes their place: the others can only follow it.
+            fitting.retain(|Reverse((_, place))| filter::admits(group, &view.candidates[*place]));
         }
     }
     wanted
@@ -198,18 +211,19 @@ fn place(
 /// Places tasks that may go to one node only.
 fn place_there(
     view: &mut View<'_>,
-    group: &Group<'_>,
+    group: &mut Group<'_>,
     node: NodeId,
     wanted: usize,
     assignments: &mut Vec<(TaskId, NodeId)>,
 ) -> usize {
     let Some(candidate) = view.candidate(node) else { return 0 };
-    for (placed, task) in group.tasks[..wanted].iter().enumerate() {
+    for placed in 0..wanted {
         if !filter::admits(group, candidate) {
             return placed;
         }
         candidate.take(group);
-        assignments.push((*task, node));
+        group.volumes.settle(group.state, candidate.node);
+        assignments.push((group.tasks[placed], node));
     }
     wanted
 }

@@ -9,6 +9,7 @@ mod apply;
 mod claim;
 mod cluster;
 mod command;
+mod content;
 mod digest;
 mod fit;
 mod index;
@@ -20,21 +21,26 @@ mod query;
 mod refusal;
 mod shape;
 mod tokens;
+mod volume;
 
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use warren_types::{Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp, Token, TokenId};
+use warren_types::{
+    Content, ContentId, Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp, Token, TokenId, Volume,
+    VolumeId,
+};
 
 pub use address::capacity;
 pub use apply::HISTORY;
 pub(crate) use claim::{Claim, admits, claim, fulfils};
 pub use cluster::Cluster;
 pub use command::{Command, NewTask};
+pub use content::{MAX_CONTENT_BYTES, MAX_CONTENTS};
 pub use digest::Digest;
 pub use fit::Usage;
 pub use index::Counts;
-pub(crate) use index::Index;
+pub(crate) use index::{Index, volume_texts};
 pub use invariants::Broken;
 pub use level::LEVEL;
 pub use outcome::{Answer, Change, Outcome};
@@ -45,6 +51,7 @@ pub use refusal::{Kind, Refusal};
 pub(crate) use shape::{finishes, same_shape};
 pub(crate) use tokens::forgotten_at;
 pub use tokens::{MAX_TOKENS, TOKEN_REST};
+pub use volume::{MAX_VOLUMES, VolumeFault};
 
 /// The newest raft entry that a state contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -69,6 +76,8 @@ pub struct State {
     tasks: OrdMap<TaskId, Arc<Task>>,
     nodes: OrdMap<NodeId, Arc<Node>>,
     tokens: OrdMap<TokenId, Arc<Token>>,
+    contents: OrdMap<ContentId, Arc<Content>>,
+    volumes: OrdMap<VolumeId, Arc<Volume>>,
     /// How many node subnets have been given out. They are never given twice.
     subnets: u64,
     /// Per node, which of its addresses is tried next; rotates, so that a freed address rests.
@@ -124,6 +133,16 @@ impl State {
         self.tokens.values()
     }
 
+    /// All secrets, configs and credentials, by id.
+    pub fn contents(&self) -> impl Iterator<Item = &Arc<Content>> {
+        self.contents.values()
+    }
+
+    /// All volumes, by id.
+    pub fn volumes(&self) -> impl Iterator<Item = &Arc<Volume>> {
+        self.volumes.values()
+    }
+
     /// How many tasks there are, records of ended ones included.
     pub fn task_count(&self) -> usize {
         self.tasks.len()
@@ -147,6 +166,16 @@ impl State {
     /// The join token, if it exists.
     pub fn token(&self, id: &TokenId) -> Option<&Arc<Token>> {
         self.tokens.get(id)
+    }
+
+    /// The secret, config or credential, if it exists.
+    pub fn content(&self, id: &ContentId) -> Option<&Arc<Content>> {
+        self.contents.get(id)
+    }
+
+    /// The volume, if it exists.
+    pub fn volume(&self, id: &VolumeId) -> Option<&Arc<Volume>> {
+        self.volumes.get(id)
     }
 
     /// What only the deciding code reads by.

@@ -27,7 +27,7 @@ pub enum Need {
 }
 
 /// Every method there is. What is not listed is refused.
-pub const METHODS: [(&str, Need); 30] = [
+pub const METHODS: [(&str, Need); 41] = [
     ("/warren.v1.Services/Create", Need::Admin),
     ("/warren.v1.Services/Get", Need::Viewer),
     ("/warren.v1.Services/List", Need::Viewer),
@@ -45,6 +45,16 @@ pub const METHODS: [(&str, Need); 30] = [
     ("/warren.v1.Tokens/Create", Need::Admin),
     ("/warren.v1.Tokens/List", Need::Admin),
     ("/warren.v1.Tokens/Remove", Need::Admin),
+    ("/warren.v1.Contents/Create", Need::Admin),
+    ("/warren.v1.Contents/Update", Need::Admin),
+    ("/warren.v1.Contents/Get", Need::Viewer),
+    ("/warren.v1.Contents/Read", Need::Viewer),
+    ("/warren.v1.Contents/List", Need::Viewer),
+    ("/warren.v1.Contents/Remove", Need::Admin),
+    ("/warren.v1.Volumes/Create", Need::Admin),
+    ("/warren.v1.Volumes/Get", Need::Viewer),
+    ("/warren.v1.Volumes/List", Need::Viewer),
+    ("/warren.v1.Volumes/Remove", Need::Admin),
     ("/warren.v1.Membership/Join", Need::Stranger),
     ("/warren.v1.Membership/Renew", Need::Worker),
     ("/warren.v1.Membership/Leave", Need::Worker),
@@ -58,6 +68,7 @@ pub const METHODS: [(&str, Need); 30] = [
     ("/warren.v1.Images/Prune", Need::Admin),
     ("/warren.v1.Sessions/Establish", Need::Worker),
     ("/warren.v1.Sessions/Attach", Need::Worker),
+    ("/warren.v1.Sessions/Fetch", Need::Worker),
 ];
 
 /// Whether `peer` may call `path`.

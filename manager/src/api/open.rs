@@ -25,7 +25,11 @@ impl Api {
     pub async fn open(&self, node: NodeId, purpose: Purpose, within: Duration) -> Result<Attached, String> {
         let deadline = Instant::now() + within;
         let outbox = self.registry.outbox(node).ok_or("the node has no session with this manager")?;
-        let expected = self.streams.expect(Id(rand::rng().random()).to_string(), node);
+        let image = match &purpose {
+            Purpose::PullImage(pull) => pull.reference.parse().ok(),
+            _ => None,
+        };
+        let expected = self.streams.expect(Id(rand::rng().random()).to_string(), node, image);
         let expected =
             expected.ok_or("the node has as many streams as it may; try again when some have ended")?;
         let open = v1::Open { stream_id: expected.id().to_owned(), purpose: Some(purpose) };

@@ -2,8 +2,9 @@
 
 use tonic::{Code, Status};
 use warren_core::Refusal;
-use warren_proto::status::{NODE_REMOVED, Problem};
-use warren_types::{Violation, Violations};
+use warren_proto::status::{NODE_REMOVED, NODE_UNKNOWN, Problem};
+use warren_security::ContentKeyError;
+use warren_types::{ContentId, Violation, Violations};
 
 use crate::store::{Doubt, ProposeError};
 
@@ -13,10 +14,25 @@ pub trait IntoProblem {
     fn into_problem(self) -> Problem;
 }
 
-/// What a node hears that was removed from the cluster. Trying again does not help: it has to join anew.
+/// What a node hears that was removed from the cluster. Trying again does not help: it has to join anew, and it stops
+/// everything that it runs. So this is only said by who knows for sure.
 pub fn node_removed() -> Status {
-    let message = "this node was removed from the cluster; join again if it shall come back";
+    let message = "this node was removed from the cluster";
     Problem::new(Code::FailedPrecondition, NODE_REMOVED, message).into()
+}
+
+/// What a node hears that is not there, when it may be the manager that has forgotten. The node keeps what it runs.
+pub fn node_unknown() -> Status {
+    let message = "this manager does not know this node, and cannot tell whether it was removed: the node has seen \
+                   a later state of the cluster, or remembers none; restore a newer backup of the manager, \
+                   or join again";
+    Problem::new(Code::FailedPrecondition, NODE_UNKNOWN, message).into()
+}
+
+/// What callers hear of a content that this manager cannot open.
+pub fn unreadable(id: ContentId, error: &ContentKeyError) -> Status {
+    tracing::error!(content = %id, %error, "a content does not open");
+    Problem::new(Code::DataLoss, "CONTENT_UNREADABLE", format!("content {id}: {error}")).into()
 }
 
 /// The status for an error.
@@ -55,6 +71,16 @@ impl IntoProblem for Refusal {
             Refusal::StaleRevision { .. } => (Code::Aborted, "STALE_REVISION"),
             Refusal::Removing { .. } => (Code::FailedPrecondition, "REMOVING"),
             Refusal::InUse { .. } => (Code::FailedPrecondition, "IN_USE"),
+            Refusal::ContentInUse { .. } => (Code::FailedPrecondition, "CONTENT_IN_USE"),
+            Refusal::ContentGone { .. } => (Code::FailedPrecondition, "CONTENT_GONE"),
+            Refusal::TooManyContents { .. } => (Code::ResourceExhausted, "TOO_MANY_CONTENTS"),
+            Refusal::ContentsTooLarge { .. } => (Code::ResourceExhausted, "CONTENTS_TOO_LARGE"),
+            Refusal::VolumeInUse { .. } => (Code::FailedPrecondition, "VOLUME_IN_USE"),
+            Refusal::VolumeRemoving { .. } => (Code::FailedPrecondition, "VOLUME_REMOVING"),
+            Refusal::VolumeStays { .. } => (Code::FailedPrecondition, "VOLUME_STAYS"),
+            Refusal::VolumeUnreachable { .. } => (Code::FailedPrecondition, "VOLUME_UNREACHABLE"),
+            Refusal::VolumeLost { .. } => (Code::FailedPrecondition, "VOLUME_LOST"),
+            Refusal::TooManyVolumes { .. } => (Code::ResourceExhausted, "TOO_MANY_VOLUMES"),
             Refusal::NoCluster => (Code::FailedPrecondition, "NO_CLUSTER"),
             Refusal::OtherCluster { .. } => (Code::FailedPrecondition, "OTHER_CLUSTER"),
             Refusal::StalePlan { .. } => (Code::Aborted, "STALE_PLAN"),

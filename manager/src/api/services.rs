@@ -34,6 +34,7 @@ fn show_revision(state: &State, service: &Service, revision: &Revision) -> v1::R
         digest: service.pins.get(&revision.number).map(ToString::to_string).unwrap_or_default(),
         current: revision.number == service.revision.number,
         running: u32::try_from(running).unwrap_or(u32::MAX),
+        contents: revision.contents.iter().map(Into::into).collect(),
     }
 }
 
@@ -59,9 +60,12 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::CreateServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
+        let caller = caller_of(&request);
         let (id, spec): (ServiceId, ServiceSpec) = request.into_inner().try_into().map_err(status_of)?;
+        let name = spec.name.clone();
         let command = Command::CreateService { id, spec, at: self.clock.now() };
         self.store.propose(command).await.map_err(status_of)?;
+        tracing::info!(%caller, service = %id, %name, "service created");
         self.service_after(id)
     }
 
@@ -87,11 +91,13 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::ScaleServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
+        let caller = caller_of(&request);
         let request = request.into_inner();
         let replicas = replicas(request.replicas).map_err(status_of)?;
         let id = self.service_id(&self.store.read().state, &request.reference)?;
         let command = Command::ScaleService { id, version: request.version, replicas, at: self.clock.now() };
         self.store.propose(command).await.map_err(status_of)?;
+        tracing::info!(%caller, service = %id, replicas, "service scaled");
         self.service_after(id)
     }
 
@@ -142,12 +148,14 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::RemoveServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
+        let caller = caller_of(&request);
         let request = request.into_inner();
         let published = self.store.read();
         let service = published.state.find_service(&request.reference).map_err(status_of)?;
         let (id, version) = (service.id, request.version);
         let command = Command::RemoveService { id, version, at: self.clock.now() };
         self.store.propose(command).await.map_err(status_of)?;
+        tracing::info!(%caller, service = %id, name = %service.spec.name, "service removed");
         let after = self.store.read();
         Ok(Response::new(match after.state.service(&id) {
             Some(service) => self.show_service(&after.state, service),

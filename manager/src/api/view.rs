@@ -2,7 +2,7 @@
 
 use warren_core::{Rollout, State, reason, rollout};
 use warren_proto::v1;
-use warren_types::{Node, NodeStatus, Observed, Service, Task};
+use warren_types::{Node, NodeStatus, Observed, Service, Task, TaskState};
 
 use super::Api;
 
@@ -32,6 +32,8 @@ impl Api {
         let task = newest.as_ref().unwrap_or(task);
         let service = state.service(&task.id.service);
         let node = task.node.and_then(|id| state.node(&id));
+        let vitals = task.node.and_then(|id| self.registry.vitals(id, &task.id)).unwrap_or_default();
+        let runs = task.observed.state == TaskState::Running && !task.observed.removed;
         v1::Task {
             id: task.id.to_string(),
             service_id: task.id.service.to_string(),
@@ -60,6 +62,11 @@ impl Api {
                 .and_then(|service| service.pins.get(&task.revision.number))
                 .map(ToString::to_string)
                 .unwrap_or_default(),
+            health: v1::Health::from(task.observed.health).into(),
+            checks: vitals.checks,
+            // What it used before it ended says nothing of what is used.
+            usage: vitals.usage.filter(|_| runs),
+            contents: task.revision.contents.iter().map(Into::into).collect(),
         }
     }
 
@@ -100,6 +107,7 @@ impl Api {
             role: v1::NodeRole::from(node.role).into(),
             labels: node.labels.clone(),
             availability: v1::Availability::from(node.availability).into(),
+            conditions: node.conditions.iter().map(|it| v1::NodeCondition::from(*it).into()).collect(),
         }
     }
 }

@@ -112,7 +112,11 @@ impl Api {
                 Some(node) => Shown::Node(self.show_node(state, node)),
                 None => Shown::RemovedNode(id.to_string()),
             },
-            Change::Cluster | Change::Assignment(_) | Change::Token(_) => return None,
+            Change::Cluster
+            | Change::Assignment(_)
+            | Change::Token(_)
+            | Change::Content(_)
+            | Change::Volume(_) => return None,
         };
         Some(v1::WatchEvent { index, change: Some(change) })
     }
@@ -125,7 +129,8 @@ fn resync(index: u64) -> v1::WatchEvent {
 impl Watcher {
     fn admits(&self, change: &Change) -> bool {
         match (self.service, change) {
-            (_, Change::Assignment(_) | Change::Cluster | Change::Token(_)) => false,
+            (_, Change::Assignment(_) | Change::Cluster) => false,
+            (_, Change::Token(_) | Change::Content(_) | Change::Volume(_)) => false,
             (None, Change::Service(_) | Change::Task(_) | Change::Node(_)) => true,
             (Some(service), Change::Service(id)) => *id == service,
             (Some(service), Change::Task(id)) => id.service == service,

@@ -10,6 +10,7 @@ use warren_types::Timestamp;
 
 use super::Refusals;
 use super::key::Key;
+use crate::metrics::scheduler::SchedulerMetrics;
 use crate::session::Registry;
 use crate::stamp::Stamp;
 use crate::store::{ProposeError, Published, Store};
@@ -26,6 +27,7 @@ pub struct Planner {
     registry: Registry,
     refusals: Refusals,
     clock: Stamp,
+    metrics: SchedulerMetrics,
     /// Silence is measured from here, on a clock that does not jump.
     started: Instant,
     /// When nodes were heard, since the term that stands with it: a new leader listens anew.
@@ -34,9 +36,15 @@ pub struct Planner {
 
 impl Planner {
     /// Plans over `store`.
-    pub fn new(store: Store, registry: Registry, refusals: Refusals, clock: Stamp) -> Self {
+    pub fn new(
+        store: Store,
+        registry: Registry,
+        refusals: Refusals,
+        clock: Stamp,
+        metrics: SchedulerMetrics,
+    ) -> Self {
         let started = Instant::now();
-        Self { store, registry, refusals, clock, started, liveness: Mutex::new(None) }
+        Self { store, registry, refusals, clock, metrics, started, liveness: Mutex::new(None) }
     }
 
     /// Looks at `key` once.
@@ -60,7 +68,9 @@ impl Planner {
     }
 
     fn schedule(&self, published: &Published, now: Timestamp) -> Plan {
+        let began = Instant::now();
         let placement = schedule(&published.state, now);
+        self.metrics.ran(began.elapsed(), placement.assignments.len());
         let commands = placement.command(&published.state, now).into_iter().collect();
         self.refusals.replace(placement.refusals);
         Plan { commands, recheck_after: placement.recheck_after }

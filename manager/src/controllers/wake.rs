@@ -14,6 +14,8 @@ use crate::store::{Batch, Published, Store};
 
 /// The scheduler waits this long for more to place, so that one plan holds what came together.
 const DEBOUNCE: Duration = Duration::from_millis(2);
+/// The loop that wakes everything.
+pub const SWEEP_LOOP: &str = "sweep";
 /// All keys are looked at this often, in case a wake-up was lost.
 pub const SWEEP: Duration = Duration::from_secs(30);
 
@@ -68,6 +70,8 @@ impl Waker {
                 Change::Task(id) => keys.extend([Key::Service(id.service), Key::Reap(id.service)]),
                 Change::Node(id) => {
                     places_changed = true;
+                    // What its session tells it of itself: name and labels.
+                    nodes.insert(id);
                     keys.insert(Key::Liveness);
                     keys.extend(services_on(state, &id));
                     keys.extend(services_everywhere(state));
@@ -75,6 +79,10 @@ impl Waker {
                 Change::Assignment(id) => {
                     nodes.insert(id);
                 }
+                // A task that waits for it may have a place now.
+                Change::Volume(_) => places_changed = true,
+                // The services that use it changed as well.
+                Change::Content(_) => {}
                 Change::Token(_) => {
                     keys.insert(Key::Tokens);
                 }

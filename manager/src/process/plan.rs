@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ipnet::Ipv4Net;
 use warren_log::Engine;
-use warren_process::Machine;
+use warren_process::{Machine, MetricsListen};
 
 use super::{Told, write_context};
 use crate::manager::Manager;
@@ -29,6 +29,8 @@ pub struct Plan {
     pub ranges: Vec<Ipv4Net>,
     /// What keeps the log.
     pub log_engine: Engine,
+    /// Where metrics are served.
+    pub metrics_listen: MetricsListen,
 }
 
 impl Plan {
@@ -46,7 +48,8 @@ impl Plan {
             given => given.to_vec(),
         };
         let log_engine = flags.log_engine.unwrap_or_default();
-        Self { data_dir, run_dir: told.node.run_dir(), listen, host, port, ranges, log_engine }
+        let (run_dir, metrics_listen) = (told.node.run_dir(), told.node.metrics_listen());
+        Self { data_dir, run_dir, listen, host, port, ranges, log_engine, metrics_listen }
     }
 
     /// The manager's own address as others reach it, once the port is known.

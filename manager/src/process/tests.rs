@@ -40,10 +40,14 @@ fn plan(flags: Flags, machine: &Machine) -> Plan {
 #[test]
 fn what_is_remembered_is_what_was_said() {
     let dir = tempfile::tempdir().unwrap();
-    let told = Told { node: NodeSection { run_dir: Some("/r".into()) }, flags: all() };
+    let metrics_listen = Some("none".parse().unwrap());
+    let told = Told { node: NodeSection { run_dir: Some("/r".into()), metrics_listen }, flags: all() };
     told.put(Sections::new(dir.path())).remember().unwrap();
     let kept = Sections::load(dir.path()).unwrap();
-    assert_eq!(Told::merge(kept.as_ref(), &place(None), Flags::default(), false).unwrap(), told);
+    assert_eq!(
+        Told::merge(kept.as_ref(), &place(None), MetricsArgs::default(), Flags::default(), false).unwrap(),
+        told
+    );
     let text = std::fs::read_to_string(dir.path().join("node.toml")).unwrap();
     insta::assert_snapshot!(text, @r#"
     [manager]
@@ -53,6 +57,7 @@ fn what_is_remembered_is_what_was_said() {
     log-engine = "sled"
 
     [node]
+    metrics-listen = "none"
     run-dir = "/r"
     "#);
 }
@@ -61,14 +66,14 @@ fn what_is_remembered_is_what_was_said() {
 fn what_is_said_now_wins_and_the_rest_stays() {
     let kept = Told { node: NodeSection::default(), flags: all() }.put(Sections::new(Path::new("/d")));
     let now = said(&["--listen=127.0.0.1:9", "--cluster-range=10.1.0.0/16,10.2.0.0/16"]);
-    let told = Told::merge(Some(&kept), &place(Some("/r2")), now, true).unwrap();
+    let told = Told::merge(Some(&kept), &place(Some("/r2")), MetricsArgs::default(), now, true).unwrap();
     assert_eq!(told.node.run_dir(), Path::new("/r2"));
     assert_eq!(told.flags, Flags { listen: Some("127.0.0.1:9".parse().unwrap()), ..all() });
 }
 
 #[test]
 fn what_cannot_be_changed_any_more_is_refused() {
-    let failure = Told::merge(None, &place(None), all(), false).unwrap_err();
+    let failure = Told::merge(None, &place(None), MetricsArgs::default(), all(), false).unwrap_err();
     assert_eq!((failure.exit, failure.why.as_str()), (Exit::NotFound, "/d holds no manager"));
     for (old, now, why) in [
         (

@@ -155,6 +155,7 @@ impl Driver {
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut waiting = Vec::new();
         loop {
+            self.publisher.went_round();
             let held = self.log.due();
             let idle = held.is_none();
             tokio::select! {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::StreamExt;
 use tonic::{Status, Streaming};
@@ -14,8 +14,9 @@ use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
 use warren_types::{AssignmentVersion, NodeId, TaskReport};
 
+use super::conditions::{self, Said};
 use super::link::{Link, frame};
-use super::registry::{Outbox, Registered};
+use super::registry::{self, Outbox, Registered};
 use super::replicate::{is_old, is_pinned, must_replicate};
 use super::server::SessionServer;
 use crate::api::problem::{node_removed, status_of};
@@ -58,7 +59,12 @@ impl Conversation<'_> {
     /// Why the manager ends it.
     pub async fn run(self, link: Link, inbound: Streaming<v1::WorkerFrame>) -> Result<(), Status> {
         let (reports, waiting) = mpsc::channel(WAITING);
-        tokio::try_join!(self.listen(link, inbound, reports), self.store_reports(waiting))?;
+        let (conditions, said) = watch::channel(None);
+        tokio::try_join!(
+            self.listen(link, inbound, reports, conditions),
+            self.store_reports(waiting),
+            self.store_conditions(said),
+        )?;
         Ok(())
     }
 
@@ -67,6 +73,7 @@ impl Conversation<'_> {
         mut link: Link,
         mut inbound: Streaming<v1::WorkerFrame>,
         reports: mpsc::Sender<v1::Reports>,
+        conditions: watch::Sender<Said>,
     ) -> Result<(), Status> {
         let mut silent_at = Instant::now() + SILENCE;
         loop {
@@ -85,13 +92,10 @@ impl Conversation<'_> {
             silent_at = now + SILENCE;
             self.session.contact(now);
             match frame.frame {
-                Some(Incoming::Heartbeat(v1::Heartbeat { usage, loops })) => {
-                    self.session.heartbeat(usage.map(bounded), bounded_loops(loops));
-                }
+                Some(Incoming::Heartbeat(heartbeat)) => self.heartbeat(heartbeat, &conditions),
                 Some(Incoming::Sync(sync)) => {
                     let version = sync.version.map(AssignmentVersion::from).unwrap_or_default();
-                    let answer = link.answer(&self.server.store.read().state, version)?;
-                    send_frame(self.outbox, answer).await?;
+                    self.answer(&mut link, version).await?;
                 }
                 Some(Incoming::Reports(frame)) if frame.reports.len() > MAX_REPORTS => {
                     let message = format!("more than {MAX_REPORTS} reports in one frame");
@@ -112,16 +116,50 @@ impl Conversation<'_> {
         }
     }
 
+    fn heartbeat(&self, heartbeat: v1::Heartbeat, conditions: &watch::Sender<Said>) {
+        let v1::Heartbeat { usage, loops, tasks } = heartbeat;
+        if let Some(usage) = &usage {
+            conditions.send_replace(Some(conditions::parse(&usage.kinds)));
+        }
+        let published = self.server.store.read();
+        let there = published.state.tasks_on(&self.node).map(|task| task.id).collect();
+        let (usage, loops) = (usage.map(bounded), bounded_loops(loops));
+        self.session.heartbeat(registry::Heartbeat { usage, loops, tasks }, &there);
+    }
+
     /// Says what changed, unless this session lost its place.
     async fn push(&self, link: &mut Link) -> Result<(), Status> {
         if !self.session.is_current() {
             return Err(Status::aborted("the node opened a newer session"));
         }
-        let diff = link.diff(&self.server.store.read().state)?;
-        match diff {
-            Some(diff) => send_frame(self.outbox, diff).await,
-            None => Ok(()),
+        let (settings, diff) = {
+            let published = self.server.store.read();
+            (link.settings(&published.state)?, link.diff(&published.state)?)
+        };
+        self.tell(settings, diff).await
+    }
+
+    /// Answers a worker that says it has `version`.
+    async fn answer(&self, link: &mut Link, version: AssignmentVersion) -> Result<(), Status> {
+        let (settings, answer) = {
+            let published = self.server.store.read();
+            let now = self.server.clock.wall();
+            (link.settings(&published.state)?, link.answer(&published.state, version, now)?)
+        };
+        self.tell(settings, Some(answer)).await
+    }
+
+    /// Says what the node is called before what its tasks make of that.
+    async fn tell(
+        &self,
+        settings: Option<v1::NodeSettings>,
+        assigned: Option<v1::ManagerFrame>,
+    ) -> Result<(), Status> {
+        let settings = settings.map(|settings| frame(Outgoing::Settings(settings)));
+        for frame in settings.into_iter().chain(assigned) {
+            send_frame(self.outbox, frame).await?;
         }
+        Ok(())
     }
 
     /// Stores reports in the order in which they came, and confirms each frame when it is durable.
@@ -171,6 +209,7 @@ fn refused(error: ProposeError) -> Status {
 
 fn bounded(mut usage: v1::NodeUsage) -> v1::NodeUsage {
     usage.conditions.truncate(MAX_CONDITIONS);
+    usage.kinds.truncate(MAX_CONDITIONS);
     usage.conditions.iter_mut().for_each(|condition| cut(condition, MAX_CONDITION));
     usage
 }
@@ -186,7 +225,8 @@ fn bounded_loops(mut loops: Vec<v1::Loop>) -> Vec<v1::Loop> {
     loops
 }
 
-fn cut(text: &mut String, most: usize) {
+/// The beginning of a text that has at most so many bytes.
+pub(super) fn cut(text: &mut String, most: usize) {
     text.truncate(text.floor_char_boundary(most));
 }
 

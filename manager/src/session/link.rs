@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tonic::Status;
 use warren_core::State;
 use warren_proto::v1;
-use warren_types::{AssignmentVersion, Desired, NodeId, Task, TaskId};
+use warren_types::{AssignmentVersion, Desired, NodeId, NodeSettings, Task, TaskId, Timestamp};
 
 use super::replicate::is_pinned;
 use crate::api::problem::node_removed;
@@ -15,6 +15,8 @@ pub struct Link {
     node: NodeId,
     /// `None` until the first full assignment of this session.
     sent: Option<Sent>,
+    /// `None` until the welcome.
+    settings: Option<NodeSettings>,
 }
 
 struct Sent {
@@ -32,23 +34,42 @@ fn changing(state: &State, task: &Task) -> Changing {
 impl Link {
     /// Nothing sent yet.
     pub fn new(node: NodeId) -> Self {
-        Self { node, sent: None }
+        Self { node, sent: None, settings: None }
+    }
+
+    /// What the worker must know that is not per task, if it does not know it yet.
+    ///
+    /// # Errors
+    /// The node was removed; so for all that follow.
+    pub fn settings(&mut self, state: &State) -> Result<Option<v1::NodeSettings>, Status> {
+        let settings = state.node_settings(&self.node).ok_or_else(node_removed)?;
+        if self.settings.as_ref() == Some(&settings) {
+            return Ok(None);
+        }
+        let wire = (&settings).into();
+        self.settings = Some(settings);
+        Ok(Some(wire))
     }
 
     /// The first word of a session: everything, unless the worker has it already, from an earlier session.
     ///
     /// # Errors
-    /// The node was removed; so for all that follow.
-    pub fn open(&mut self, state: &State, has: AssignmentVersion) -> Result<v1::ManagerFrame, Status> {
+    /// As [`Link::settings`].
+    pub fn open(
+        &mut self,
+        state: &State,
+        has: AssignmentVersion,
+        now: Timestamp,
+    ) -> Result<v1::ManagerFrame, Status> {
         let full = self.full(state)?;
         let current = self.sent.as_ref().is_some_and(|sent| sent.version == has);
-        Ok(if current { frame(v1::manager_frame::Frame::Current(v1::SyncCurrent {})) } else { full })
+        Ok(if current { is_current(now) } else { full })
     }
 
     /// Everything, whatever the worker has.
     ///
     /// # Errors
-    /// As [`Link::open`].
+    /// As [`Link::settings`].
     pub fn full(&mut self, state: &State) -> Result<v1::ManagerFrame, Status> {
         let assignment = state.assignment(&self.node).ok_or_else(node_removed)?;
         let tasks = state.tasks_on(&self.node).map(|task| (task.id, changing(state, task))).collect();
@@ -57,13 +78,21 @@ impl Link {
     }
 
     /// Answers a worker that says it has `version`.
-    pub fn answer(&mut self, state: &State, version: AssignmentVersion) -> Result<v1::ManagerFrame, Status> {
+    ///
+    /// # Errors
+    /// As [`Link::settings`].
+    pub fn answer(
+        &mut self,
+        state: &State,
+        version: AssignmentVersion,
+        now: Timestamp,
+    ) -> Result<v1::ManagerFrame, Status> {
         let has_all = self.sent.as_ref().is_some_and(|sent| sent.version == version);
         if !has_all {
             return self.full(state);
         }
         let diff = self.diff(state)?;
-        Ok(diff.unwrap_or_else(|| frame(v1::manager_frame::Frame::Current(v1::SyncCurrent {}))))
+        Ok(diff.unwrap_or_else(|| is_current(now)))
     }
 
     /// What changed since the last frame; `None` when nothing did.
@@ -91,6 +120,11 @@ impl Link {
         sent.version = version;
         Ok(Some(frame(v1::manager_frame::Frame::Diff(diff))))
     }
+}
+
+/// The worker has all there is; `now` is what its clock is held against.
+fn is_current(now: Timestamp) -> v1::ManagerFrame {
+    frame(v1::manager_frame::Frame::Current(v1::SyncCurrent { at: now.0 }))
 }
 
 /// Wraps what is said to a worker.

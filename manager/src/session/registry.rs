@@ -1,12 +1,14 @@
 //! What this manager knows of the workers connected to it, in memory only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::Instant;
 use warren_proto::v1;
 use warren_types::{NodeId, TaskId, TaskReport, TaskState};
+
+use super::vitals::{NodeVitals, Vitals};
 
 /// Frames on their way to a worker.
 pub type Outbox = mpsc::Sender<Result<v1::ManagerFrame, tonic::Status>>;
@@ -39,6 +41,18 @@ struct Entry {
     loops: Vec<v1::Loop>,
     /// Newest word on tasks between ASSIGNED and RUNNING, and of waits for a next attempt.
     progress: BTreeMap<TaskId, TaskReport>,
+    /// What its tasks use and how their checks go.
+    vitals: NodeVitals,
+}
+
+/// What a heartbeat tells, bounded.
+pub struct Heartbeat {
+    /// Of the node.
+    pub usage: Option<v1::NodeUsage>,
+    /// Of the agent.
+    pub loops: Vec<v1::Loop>,
+    /// Of its tasks.
+    pub tasks: Vec<v1::TaskVitals>,
 }
 
 /// A session in the registry; dropping it takes it out, unless a newer session of the node took its place.
@@ -67,6 +81,7 @@ impl Registry {
             usage: None,
             loops: Vec::new(),
             progress: BTreeMap::new(),
+            vitals: NodeVitals::default(),
         };
         let mut sessions = self.lock();
         if sessions.get(&node).is_some_and(|known| known.number > number) {
@@ -110,6 +125,11 @@ impl Registry {
         self.lock().iter().map(|(node, entry)| (*node, entry.loops.clone())).collect()
     }
 
+    /// What the node last said of a task's usage and checks.
+    pub fn vitals(&self, node: NodeId, task: &TaskId) -> Option<Vitals> {
+        self.lock().get(&node).and_then(|entry| entry.vitals.get(task).cloned())
+    }
+
     /// The newest unreplicated word on a task.
     pub fn progress(&self, node: NodeId, task: &TaskId) -> Option<TaskReport> {
         self.lock().get(&node).and_then(|entry| entry.progress.get(task).cloned())
@@ -137,9 +157,13 @@ impl Registered {
         self.update(|entry| entry.last_contact = now);
     }
 
-    /// The node sent a heartbeat.
-    pub fn heartbeat(&self, usage: Option<v1::NodeUsage>, loops: Vec<v1::Loop>) {
-        self.update(|entry| (entry.usage, entry.loops) = (usage, loops));
+    /// The node, which has the tasks `there`, sent a heartbeat.
+    pub fn heartbeat(&self, heartbeat: Heartbeat, there: &BTreeSet<TaskId>) {
+        let Heartbeat { usage, loops, tasks } = heartbeat;
+        self.update(|entry| {
+            (entry.usage, entry.loops) = (usage, loops);
+            entry.vitals.take(tasks, there);
+        });
     }
 
     /// Keeps a report that is not worth replicating, unless it is older than what is kept.
@@ -184,7 +208,7 @@ impl Drop for Registered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_types::{Id, ServiceId, Timestamp};
+    use warren_types::{Health, Id, ServiceId, Timestamp};
 
     fn outbox() -> Outbox {
         mpsc::channel(1).0
@@ -219,6 +243,7 @@ mod tests {
             removed: false,
             next_attempt: None,
             image: None,
+            health: Health::None,
         }
     }
 

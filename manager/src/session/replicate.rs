@@ -3,9 +3,9 @@
 use warren_core::State;
 use warren_types::{Desired, Observed, Task, TaskReport, TaskState};
 
-/// True when `report` changes what must survive a failover: whether the task runs, gets traffic, has ended or is
-/// gone, and for a task that waits beside the one that it replaces, whether it is ready for that. The rest of the way
-/// from ASSIGNED to RUNNING and the waits between attempts are not worth a write each.
+/// True when `report` changes what must survive a failover: whether the task runs, is well, gets traffic, has ended or
+/// is gone, and for a task that waits beside the one that it replaces, whether it is ready for that. The rest of the
+/// way from ASSIGNED to RUNNING and the waits between attempts are not worth a write each.
 pub fn must_replicate(task: &Task, report: &TaskReport) -> bool {
     let stored = &task.observed;
     let runs = |state: TaskState| state == TaskState::Running;
@@ -13,6 +13,7 @@ pub fn must_replicate(task: &Task, report: &TaskReport) -> bool {
     stored.removed != report.removed
         || report.state.is_terminal()
         || stored.ready != report.ready
+        || stored.health != report.health
         || runs(stored.state) != runs(report.state)
         || waits(stored.state) != waits(report.state)
         || (runs(report.state) && stored.attempt != report.attempt)
@@ -24,6 +25,7 @@ pub fn is_old(stored: &Observed, report: &TaskReport) -> bool {
     let have = order(stored.attempt, stored.state, stored.removed);
     let told = order(report.attempt, report.state, report.removed);
     let words = stored.ready == report.ready
+        && stored.health == report.health
         && *stored.reason == report.reason
         && stored.next_attempt == report.next_attempt;
     told < have || (told == have && words)
@@ -41,7 +43,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use warren_types::{Id, Placement, Revision, ServiceId, TaskId, TaskSpec, Timestamp};
+    use warren_types::{Health, Id, Placement, Revision, ServiceId, TaskId, TaskSpec, Timestamp};
 
     fn task(attempt: u32, state: TaskState) -> Task {
         let ready = state == TaskState::Running;
@@ -52,6 +54,8 @@ mod tests {
             ports: Vec::new(),
             placement: Placement::default(),
             forced: 0,
+            contents: Vec::new(),
+            labels: Default::default(),
         };
         Task {
             id: TaskId { service: ServiceId(Id(1)), number: 1 },
@@ -61,6 +65,7 @@ mod tests {
             not_before: None,
             bound_to: None,
             node: None,
+            volumes: Vec::new(),
             address: None,
             desired: Desired::Running,
             observed: Observed { attempt, state, ready, ..Observed::new(Timestamp(0)) },
@@ -80,6 +85,7 @@ mod tests {
             removed: false,
             next_attempt: None,
             image: None,
+            health: Health::None,
         }
     }
 
@@ -101,6 +107,23 @@ mod tests {
         check((1, Running), (1, Running), false, true);
         check((1, Running), (1, Failed), true, false);
         check((2, Running), (1, Failed), true, true);
+    }
+
+    #[test]
+    fn how_well_a_task_is_and_whether_it_gets_traffic_are_facts() {
+        use Health::*;
+        let stored = task(1, TaskState::Running);
+        for (health, ready, replicate) in [
+            (Health::None, true, false),
+            (Health::None, false, true),
+            (Starting, true, true),
+            (Healthy, true, true),
+            (Unhealthy, false, true),
+        ] {
+            let told = TaskReport { health, ready, ..report(1, TaskState::Running) };
+            assert_eq!(must_replicate(&stored, &told), replicate, "{health:?} {ready}");
+            assert_eq!(is_old(&stored.observed, &told), !replicate, "{health:?} {ready}");
+        }
     }
 
     #[test]

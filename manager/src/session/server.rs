@@ -1,5 +1,6 @@
 //! The gRPC service that workers dial, up to the moment where a session or stream is known to be whose.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -8,19 +9,21 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use warren_control::Shutdown;
-use warren_core::{Answer, Command, Refusal};
+use warren_core::{Answer, Command, Refusal, State};
 use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
 use warren_proto::v1::{self, sessions_server};
+use warren_security::ContentKey;
 use warren_types::{AssignmentVersion, NodeDescription, NodeId};
 
 use super::conversation::{Conversation, send, send_frame};
+use super::fetch::Deliveries;
 use super::link::Link;
 use super::registry::Outbox;
 use super::streams::Attached;
 use super::{Registry, Streams};
 use crate::api::access::worker_of;
-use crate::api::problem::{node_removed, status_of};
+use crate::api::problem::{node_removed, node_unknown, status_of};
 use crate::api::{Api, description};
 use crate::stamp::Stamp;
 use crate::store::{ProposeError, Store};
@@ -39,21 +42,30 @@ pub struct SessionServer {
     pub(super) registry: Registry,
     pub(super) streams: Streams,
     pub(super) clock: Stamp,
+    pub(super) content_key: Arc<ContentKey>,
     shutdown: Shutdown,
 }
 
 impl SessionServer {
     /// Serves workers of the same store, registry and streams as the API has.
     pub fn of(api: &Api) -> Self {
-        let Api { store, registry, streams, clock, shutdown, .. } = api.clone();
-        Self { store, registry, streams, clock, shutdown }
+        let Api { store, registry, streams, clock, content_key, shutdown, .. } = api.clone();
+        Self { store, registry, streams, clock, content_key, shutdown }
     }
 
-    /// Makes the session a fact and answers its number.
-    async fn open(&self, node: NodeId, description: NodeDescription) -> Result<u64, Status> {
+    /// Makes the session a fact and answers its number. `has` is what the node has seen of the cluster.
+    async fn open(
+        &self,
+        node: NodeId,
+        description: NodeDescription,
+        has: AssignmentVersion,
+    ) -> Result<u64, Status> {
         let command = Command::OpenSession { node, description, at: self.clock.now() };
         match self.store.propose(command).await {
-            Err(ProposeError::Rejected(Refusal::NotFound { .. })) => Err(node_removed()),
+            Err(ProposeError::Rejected(Refusal::NotFound { .. })) => {
+                let published = self.store.read();
+                Err(if was_removed(&published.state, has) { node_removed() } else { node_unknown() })
+            }
             Err(error) => Err(status_of(error)),
             Ok(Answer::Session { number }) => Ok(number),
             Ok(other) => Err(Status::internal(format!("opening a session was answered with {other:?}"))),
@@ -73,7 +85,7 @@ impl SessionServer {
             return Err(Status::invalid_argument("the first frame of a session is hello"));
         };
         let has = hello.version.map(AssignmentVersion::from).unwrap_or_default();
-        let number = self.open(node, description::parse(hello.description)?).await?;
+        let number = self.open(node, description::parse(hello.description)?, has).await?;
         let superseded = || Status::aborted("the node opened a newer session");
         let session = self.registry.register(node, number, outbox.clone(), Instant::now());
         let session = session.ok_or_else(superseded)?;
@@ -81,9 +93,9 @@ impl SessionServer {
         let mut link = Link::new(node);
         let (welcome, first) = {
             let published = self.store.read();
-            let settings = published.state.node_settings(&node).ok_or_else(node_removed)?;
-            let welcome = v1::Welcome { session: number, settings: Some((&settings).into()) };
-            (welcome, link.open(&published.state, has)?)
+            let (settings, now) = (link.settings(&published.state)?, self.clock.wall());
+            let welcome = v1::Welcome { session: number, settings, at: now.0 };
+            (welcome, link.open(&published.state, has, now)?)
         };
         send(outbox, Outgoing::Welcome(welcome)).await?;
         send_frame(outbox, first).await?;
@@ -91,10 +103,22 @@ impl SessionServer {
     }
 }
 
+/// Whether a node that is not in `state`, which has applied an entry that was just committed, must have been removed.
+///
+/// It must when the state contains all that the node has seen, which its own registration is a part of: the same life
+/// of the cluster, at or after the index of the node's assignment. A state that was restored from before the node
+/// joined is behind it, or of another life; then the node is unknown, and not removed. So is one that says nothing of
+/// what it has seen.
+fn was_removed(state: &State, has: AssignmentVersion) -> bool {
+    let incarnation = state.cluster().map(|cluster| cluster.incarnation);
+    incarnation == Some(has.incarnation) && has.index <= state.applied().index
+}
+
 #[tonic::async_trait]
 impl sessions_server::Sessions for SessionServer {
     type EstablishStream = ReceiverStream<Result<v1::ManagerFrame, Status>>;
     type AttachStream = ReceiverStream<Result<v1::StreamFrame, Status>>;
+    type FetchStream = Deliveries;
 
     async fn establish(
         &self,
@@ -141,5 +165,10 @@ impl sessions_server::Sessions for SessionServer {
             }
         });
         Ok(Response::new(ReceiverStream::new(outgoing)))
+    }
+
+    async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
+        let node = worker_of(&request)?;
+        self.deliver(node, request.into_inner()).map(Response::new)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Status, Streaming};
 use warren_proto::v1;
-use warren_types::NodeId;
+use warren_types::{ImageReference, NodeId};
 
 /// Streams that one node may have at once. All of them share a connection with its session, which has to get through
 /// also when nobody reads them: see the windows in [`crate::server`]. HTTP/2 servers take 200 on one connection.
@@ -29,11 +29,14 @@ type Waiting = oneshot::Sender<Result<Attached, String>>;
 pub struct Streams {
     waiting: Arc<Mutex<BTreeMap<String, (NodeId, Waiting)>>>,
     places: Arc<Mutex<BTreeMap<NodeId, usize>>>,
+    /// What is pulled in which stream, as long as the stream is.
+    pulls: Arc<Mutex<BTreeMap<String, (NodeId, ImageReference)>>>,
 }
 
 /// One of a node's streams, asked for or attached.
 pub struct Place {
     streams: Streams,
+    id: String,
     node: NodeId,
 }
 
@@ -54,22 +57,35 @@ impl Streams {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Expects `node` to attach a stream called `id`; `None` when it has [`MAX_STREAMS`].
-    pub fn expect(&self, id: String, node: NodeId) -> Option<Expected> {
-        let place = self.take_place(node)?;
+    fn pulls(&self) -> MutexGuard<'_, BTreeMap<String, (NodeId, ImageReference)>> {
+        self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Expects `node` to attach a stream called `id`, in which it pulls `image`, if any; `None` when it has
+    /// [`MAX_STREAMS`].
+    pub fn expect(&self, id: String, node: NodeId, image: Option<ImageReference>) -> Option<Expected> {
+        let place = self.take_place(&id, node)?;
+        if let Some(image) = image {
+            self.pulls().insert(id.clone(), (node, image));
+        }
         let (sender, attached) = oneshot::channel();
         self.lock().insert(id.clone(), (node, sender));
         Some(Expected { streams: self.clone(), id, place: Some(place), attached })
     }
 
-    fn take_place(&self, node: NodeId) -> Option<Place> {
+    /// The image that `node` was asked to pull in the stream called `id`, from when it was asked until the stream ends.
+    pub fn image_of(&self, id: &str, node: NodeId) -> Option<ImageReference> {
+        self.pulls().get(id).filter(|(asked, _)| *asked == node).map(|(_, image)| image.clone())
+    }
+
+    fn take_place(&self, id: &str, node: NodeId) -> Option<Place> {
         let mut places = self.places();
         let taken = places.entry(node).or_default();
         if *taken >= MAX_STREAMS {
             return None;
         }
         *taken += 1;
-        Some(Place { streams: self.clone(), node })
+        Some(Place { streams: self.clone(), id: id.to_owned(), node })
     }
 
     /// `node` attaches the stream called `id`.
@@ -118,6 +134,7 @@ impl Expected {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.streams.pulls().remove(&self.id);
         let mut places = self.streams.places();
         if let Some(taken) = places.get_mut(&self.node) {
             *taken -= 1;
@@ -143,12 +160,27 @@ mod tests {
     fn a_node_has_so_many_streams_and_no_more() {
         let (streams, node) = (Streams::default(), NodeId(Id(1)));
         let mut expected: Vec<Expected> =
-            (0..MAX_STREAMS).map(|n| streams.expect(n.to_string(), node).unwrap()).collect();
-        assert!(streams.expect("one more".into(), node).is_none());
-        assert!(streams.expect("of another".into(), NodeId(Id(2))).is_some());
+            (0..MAX_STREAMS).map(|n| streams.expect(n.to_string(), node, None).unwrap()).collect();
+        assert!(streams.expect("one more".into(), node, None).is_none());
+        assert!(streams.expect("of another".into(), NodeId(Id(2)), None).is_some());
         expected.pop();
-        assert!(streams.expect("in its place".into(), node).is_some());
+        assert!(streams.expect("in its place".into(), node, None).is_some());
         drop(expected);
         assert!(streams.places().is_empty() && streams.lock().is_empty());
+    }
+
+    #[test]
+    fn what_is_pulled_in_a_stream_is_known_of_its_node_as_long_as_the_stream_is() {
+        let (streams, node) = (Streams::default(), NodeId(Id(1)));
+        let image: ImageReference = "registry.lan/app:1".parse().unwrap();
+        let mut expected = streams.expect("pull".into(), node, Some(image.clone())).unwrap();
+        assert_eq!(streams.image_of("pull", node), Some(image.clone()));
+        assert_eq!(streams.image_of("pull", NodeId(Id(2))), None);
+        let place = expected.place.take();
+        drop(expected);
+        assert_eq!(streams.image_of("pull", node), Some(image), "it is attached");
+        drop(place);
+        assert_eq!(streams.image_of("pull", node), None);
+        assert!(streams.pulls().is_empty());
     }
 }

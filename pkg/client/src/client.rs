@@ -6,13 +6,16 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
+use warren_types::ContentKind;
 
+use crate::contents::Contents;
 use crate::contexts::Target;
 use crate::error::Error;
 use crate::handles::{Cluster, Images, Nodes, Services, Tasks};
 use crate::logs::Logs;
 use crate::refusal::Refusal;
 use crate::tokens::Tokens;
+use crate::volumes::Volumes;
 use crate::{dial, retry};
 
 /// What one unary call may take, its retries included.
@@ -71,6 +74,16 @@ impl Client {
     /// What lets machines join.
     pub fn tokens(&self) -> Tokens<'_> {
         Tokens(self)
+    }
+
+    /// Secrets, configs, or credentials of registries.
+    pub fn contents(&self, kind: ContentKind) -> Contents<'_> {
+        Contents { client: self, kind }
+    }
+
+    /// Data that outlives tasks.
+    pub fn volumes(&self) -> Volumes<'_> {
+        Volumes(self)
     }
 
     /// What tasks wrote.

@@ -10,6 +10,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod client;
+mod contents;
 pub mod contexts;
 mod dial;
 pub mod error;
@@ -21,9 +22,11 @@ mod pull;
 mod refusal;
 mod retry;
 mod tokens;
+mod volumes;
 mod watch;
 
 pub use client::Client;
+pub use contents::{Contents, NewContent};
 pub use contexts::{Address, Context, Contexts, Identity, PrivateKey, Target};
 pub use error::Error;
 pub use handles::{Cluster, Images, NodeChange, Nodes, Services, TaskFilter, Tasks};
@@ -31,6 +34,7 @@ pub use import::Import;
 pub use logs::{LogEntries, Logs, LogsOf, LogsWish};
 pub use pull::{PullWish, Pulls};
 pub use tokens::{NewToken, TokenWish, Tokens};
+pub use volumes::{NewVolume, Volumes};
 /// A join token, secret and all.
 pub use warren_security::Token as JoinToken;
 pub use watch::{Change, Watch};

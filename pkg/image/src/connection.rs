@@ -10,6 +10,7 @@ use containerd_client::services::v1::content_client::ContentClient;
 use containerd_client::services::v1::diff_client::DiffClient;
 use containerd_client::services::v1::events_client::EventsClient;
 use containerd_client::services::v1::images_client::ImagesClient;
+use containerd_client::services::v1::introspection_client::IntrospectionClient;
 use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::namespaces_client::NamespacesClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
@@ -113,6 +114,11 @@ impl Connection {
     /// Client of the leases service.
     pub fn leases(&self) -> LeasesClient<Channel> {
         LeasesClient::new(self.channel.clone()).max_decoding_message_size(MAX_REPLY)
+    }
+
+    /// Client of the introspection service.
+    pub fn introspection(&self) -> IntrospectionClient<Channel> {
+        IntrospectionClient::new(self.channel.clone())
     }
 
     /// Client of the namespaces service.

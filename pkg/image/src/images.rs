@@ -81,6 +81,7 @@ impl Images {
     /// # Errors
     /// When containerd fails.
     pub async fn collect_garbage(&self) -> Result<(), Error> {
+        self.unpacker.stir().await?;
         self.store.collect().await
     }
 

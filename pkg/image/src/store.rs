@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use futures::StreamExt;
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::archive::Span;
@@ -27,6 +28,9 @@ pub(crate) const RECORD: Duration = Duration::from_secs(10);
 pub(crate) const COLLECT: Duration = Duration::from_secs(60);
 /// A lease nobody deleted (the process was killed) ends by itself after this.
 const LEASE_LIFE: Duration = Duration::from_secs(6 * 3600);
+/// So long containerd gets to come to an end with what it writes when the work under a lease has ended. A blob it first
+/// writes through to the disk.
+const AT_REST: Duration = Duration::from_secs(10);
 const LEASE_LABEL: &str = "warren.import";
 const CHUNK: u64 = 1 << 20;
 
@@ -35,6 +39,23 @@ const CHUNK: u64 = 1 << 20;
 pub(crate) struct Lease {
     pub id: String,
     pub header: MetadataValue<Ascii>,
+    /// Taken for each thing that containerd is at work on.
+    at_work: Arc<RwLock<()>>,
+}
+
+impl Lease {
+    /// Held as long as containerd writes a blob or a file system under this lease.
+    pub async fn writing(&self) -> OwnedRwLockReadGuard<()> {
+        self.at_work.clone().read_owned().await
+    }
+
+    /// Waits until containerd writes nothing. What it collects while it is written to is removed only in part, and it
+    /// never looks at the rest again.
+    async fn rest(at_work: &RwLock<()>) {
+        if tokio::time::timeout(AT_REST, at_work.write()).await.is_err() {
+            tracing::warn!("containerd still writes what was given up {AT_REST:?} ago");
+        }
+    }
 }
 
 /// The id of a lease that work goes on under. When the work is dropped half-way, the lease is a stray one.
@@ -77,7 +98,12 @@ impl Store {
     {
         let held = Held::new(self.held.clone());
         let done = match self.lease_called(held.id.clone()).await {
-            Ok(lease) => work(lease).await,
+            Ok(lease) => {
+                let at_work = lease.at_work.clone();
+                let done = work(lease).await;
+                Lease::rest(&at_work).await;
+                done
+            }
             Err(error) => Err(error),
         };
         let released = self.release(&held.id).await;
@@ -106,7 +132,7 @@ impl Store {
             Err(status) if Fault::of(&status) != Fault::AlreadyExists => {
                 Err(Error::of("take a lease", &status))
             }
-            _ => Ok(Lease { id, header }),
+            _ => Ok(Lease { id, header, at_work: Arc::default() }),
         }
     }
 

@@ -70,6 +70,27 @@ impl Unpacker {
         }
     }
 
+    /// Makes and removes an empty snapshot: containerd looks for directories that no snapshot has only when one was
+    /// removed since it last did, and does not look again when it could not remove them, as on a full disk.
+    pub async fn stir(&self) -> Result<(), Error> {
+        let (snapshotter, key) = (self.snapshotter.to_string(), unique("collect"));
+        let message = snap::PrepareSnapshotRequest {
+            snapshotter: snapshotter.clone(),
+            key: key.clone(),
+            ..Default::default()
+        };
+        let prepared =
+            within(RECORD, self.connection.snapshots().prepare(self.connection.request(message))).await;
+        prepared.map_err(|status| Error::of("prepare an empty snapshot", &status))?;
+        let request = self.connection.request(snap::RemoveSnapshotRequest { snapshotter, key });
+        match within(RECORD, self.connection.snapshots().remove(request)).await {
+            Ok(()) => Ok(()),
+            // A collection that came between took it.
+            Err(status) if Fault::of(&status) == Fault::NotFound => Ok(()),
+            Err(status) => Err(Error::of("remove an empty snapshot", &status)),
+        }
+    }
+
     async fn usage(&self, key: &str) -> Result<u64, Status> {
         let message = snap::UsageRequest { snapshotter: self.snapshotter.to_string(), key: key.to_owned() };
         let request = self.connection.request(message);
@@ -173,11 +194,20 @@ impl Unpack<'_> {
         let message =
             api::ApplyRequest { diff: Some(diff), mounts, payloads: Default::default(), sync_fs: true };
         let request = self.place.connection.leased(message, &self.lease.header);
-        let mut client = self.place.connection.diff();
-        // Dropping the call ends the work in containerd too.
+        let (mut client, deadline) = (self.place.connection.diff(), transfer_deadline(layer.size));
+        let at_work = self.lease.writing().await;
+        // It goes on when nobody waits for it any more, and the lease waits for it.
+        let mut call = tokio::spawn(async move {
+            let _at_work = at_work;
+            within(deadline, client.apply(request)).await
+        });
         let applied = tokio::select! {
-            applied = within(transfer_deadline(layer.size), client.apply(request)) => applied,
-            error = self.overflow(layer, key) => return Err(error),
+            applied = &mut call => applied.unwrap_or_else(|error| Err(Status::internal(error.to_string()))),
+            error = self.overflow(layer, key) => {
+                // Dropping the call ends the work in containerd too.
+                call.abort();
+                return Err(error);
+            }
         };
         let applied = applied
             .map_err(|status| Error::of_unpacking(&layer.digest, &status))?

@@ -9,17 +9,39 @@
 //! descended from the one that was closed.
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use sha2::{Digest, Sha256};
+
 use crate::error::Error;
 
-const LOGGER: (&str, &[u8]) = ("warren-logger", include_bytes!(concat!(env!("OUT_DIR"), "/warren-logger")));
-const INIT: (&str, &[u8]) = ("warren-init", include_bytes!(concat!(env!("OUT_DIR"), "/warren-init")));
+/// A program as it is carried.
+struct Carried {
+    name: &'static str,
+    /// By zlib.
+    packed: &'static [u8],
+    /// SHA-256 of the program, by which one that is installed is known without unpacking this one.
+    digest: &'static [u8; 32],
+}
+
+macro_rules! carried {
+    ($name:literal) => {
+        Carried {
+            name: $name,
+            packed: include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".zlib")),
+            digest: include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".sha256")),
+        }
+    };
+}
+
+const LOGGER: Carried = carried!("warren-logger");
+const INIT: Carried = carried!("warren-init");
+const EXEC: Carried = carried!("warren-exec");
 
 /// Everybody may execute, nobody but the owner write: containers may run as any user.
 const MODE: u32 = 0o755;
@@ -35,19 +57,22 @@ pub struct Programs {
     pub logger: PathBuf,
     /// To be bound into a container, and run as `init -- PROGRAM ARGUMENT...`.
     pub init: PathBuf,
+    /// To be started with a [`Plan`](crate::plan::Plan) on its standard input.
+    pub exec: PathBuf,
 }
 
-/// Makes sure that `dir`, which must exist, has both programs as this version carries them, and that they can
+/// Makes sure that `dir`, which must exist, has all programs as this version carries them, and that they can
 /// be executed. Programs that run on are left alone. Blocks for some milliseconds when something is to be
 /// written; processes that share a directory may do it at the same time.
 ///
 /// # Errors
 /// [`Error::Install`] and [`Error::Execute`].
 pub fn ensure_installed(dir: &Path) -> Result<Programs, Error> {
-    Ok(Programs { logger: ensure(dir, LOGGER)?, init: ensure(dir, INIT)? })
+    Ok(Programs { logger: ensure(dir, &LOGGER)?, init: ensure(dir, &INIT)?, exec: ensure(dir, &EXEC)? })
 }
 
-fn ensure(dir: &Path, (name, program): (&str, &[u8])) -> Result<PathBuf, Error> {
+fn ensure(dir: &Path, program: &Carried) -> Result<PathBuf, Error> {
+    let name = program.name;
     let path = dir.join(name);
     if is_there(&path, program) {
         return Ok(path);
@@ -59,7 +84,7 @@ fn ensure(dir: &Path, (name, program): (&str, &[u8])) -> Result<PathBuf, Error> 
     // An earlier process with the same id may have died before it could rename its own.
     let _ = std::fs::remove_file(&new);
     let failed = |source| Error::Install { path: path.clone(), source };
-    let installed = write(&new, program)
+    let installed = write(&new, program.unpacked())
         .map_err(failed)
         .and_then(|()| wait_until_executable(&new))
         .and_then(|()| std::fs::rename(&new, &path).map_err(failed));
@@ -70,20 +95,34 @@ fn ensure(dir: &Path, (name, program): (&str, &[u8])) -> Result<PathBuf, Error> 
     installed.map(|()| path)
 }
 
-/// Whether the file has this content and mode. Whatever keeps it from being read is told when it is written.
-fn is_there(path: &Path, program: &[u8]) -> bool {
-    let is_alike = |metadata: std::fs::Metadata| {
-        metadata.is_file()
-            && metadata.len() == program.len() as u64
-            && metadata.permissions().mode() & 0o7777 == MODE
-    };
-    std::fs::symlink_metadata(path).is_ok_and(is_alike)
-        && std::fs::read(path).is_ok_and(|found| found == program)
+impl Carried {
+    fn unpacked(&self) -> impl Read {
+        flate2::read::ZlibDecoder::new(self.packed)
+    }
 }
 
-fn write(path: &Path, program: &[u8]) -> std::io::Result<()> {
+/// Whether the file has this content and mode. Whatever keeps it from being read is told when it is written.
+fn is_there(path: &Path, program: &Carried) -> bool {
+    let is_alike =
+        |metadata: std::fs::Metadata| metadata.is_file() && metadata.permissions().mode() & 0o7777 == MODE;
+    std::fs::symlink_metadata(path).is_ok_and(is_alike)
+        && digest(path).is_ok_and(|found| found == *program.digest)
+}
+
+/// In parts: a whole program would stay in this process' memory.
+fn digest(path: &Path) -> std::io::Result<[u8; 32]> {
+    let (mut file, mut hasher, mut part) = (File::open(path)?, Sha256::new(), [0; 8 << 10]);
+    loop {
+        match file.read(&mut part)? {
+            0 => return Ok(hasher.finalize().into()),
+            count => hasher.update(&part[..count]),
+        }
+    }
+}
+
+fn write(path: &Path, mut program: impl Read) -> std::io::Result<()> {
     let mut file: File = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
-    file.write_all(program)?;
+    std::io::copy(&mut program, &mut file)?;
     // The process's own mask may have taken something away.
     file.set_permissions(Permissions::from_mode(MODE))
 }
@@ -139,7 +178,7 @@ mod tests {
         let before = (inode(&programs.logger), inode(&programs.init));
         assert_eq!(ensure_installed(scratch.path()).unwrap(), programs);
         assert_eq!((inode(&programs.logger), inode(&programs.init)), before);
-        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 2);
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 3);
     }
 
     #[test]
@@ -149,7 +188,7 @@ mod tests {
         warren_testkit::scratch::install(&path, &std::fs::read("/bin/sleep").unwrap());
         let mut old = Command::new(&path).arg("60").spawn().unwrap();
         let programs = ensure_installed(scratch.path()).unwrap();
-        assert_eq!(std::fs::read(&programs.init).unwrap(), INIT.1);
+        assert_eq!(digest(&programs.init).unwrap(), *INIT.digest);
         assert!(old.try_wait().unwrap().is_none(), "the old program must run on");
         old.kill().unwrap();
         old.wait().unwrap();

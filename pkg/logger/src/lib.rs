@@ -5,7 +5,8 @@
 //!   `binary:///PROGRAM?dir=/DIRECTORY&max-size=1000000&max-files=3`. It needs neither the agent nor
 //!   containerd to go on.
 //! * `warren-init` (`program/init.rs`) is the first process of a container that asks for one.
-//! * [`ensure_installed`] writes both, which are carried inside of this library, to where they can be
+//! * `warren-exec` (`program/exec.rs`) runs a program inside a running container; [`plan`] is what it is told.
+//! * [`ensure_installed`] writes them, which are carried inside of this library, to where they can be
 //!   executed.
 //! * [`Reader`] reads the files, from the end, from a time, and while they are written. [`retained`] says how
 //!   much they take, [`remove`] removes them.
@@ -23,6 +24,7 @@
 
 mod error;
 mod install;
+pub mod plan;
 mod reader;
 pub mod record;
 pub mod segment;

@@ -6,16 +6,20 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod as_text;
+mod dumps;
 mod failure;
 pub mod logging;
 mod machine;
 pub mod memory;
+mod metrics;
 mod place;
 pub mod settings;
 mod signals;
 
+pub use dumps::no_core_dumps;
 pub use failure::{Exit, Failure, chain};
 pub use machine::Machine;
+pub use metrics::{MetricsArgs, MetricsListen};
 pub use place::{NodeSection, PlaceArgs};
 pub use signals::Signals;
 
@@ -27,6 +31,7 @@ pub fn main(log_filter: &str, program: impl Future<Output = Result<(), Failure>>
     let colours = logging::colours_wanted();
     logging::start(log_filter, colours);
     memory::keep_together();
+    no_core_dumps();
     let failed = |error| Failure::new(Exit::Failed, "the program cannot run", error, "free some resources");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed);
     let ended = runtime.and_then(|runtime| {

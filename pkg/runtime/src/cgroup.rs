@@ -98,7 +98,8 @@ fn remove_tree(folder: &Path) -> io::Result<()> {
     fs::remove_dir(folder)
 }
 
-fn place(mount: &Path, cgroup: &Path) -> PathBuf {
+/// Where a cgroup is in the hierarchy mounted at `mount`.
+pub(crate) fn place(mount: &Path, cgroup: &Path) -> PathBuf {
     mount.join(cgroup.strip_prefix("/").unwrap_or(cgroup))
 }
 

@@ -9,6 +9,7 @@ mod bundle;
 mod collect;
 mod create;
 mod events;
+mod folders;
 mod look;
 mod oci_runtime;
 mod process;
@@ -17,6 +18,7 @@ mod remove;
 mod shim;
 mod sweep;
 mod turns;
+mod view;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -28,12 +30,15 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::sync::{Notify, Semaphore};
 use tokio_stream::wrappers::BroadcastStream;
-use warren_image::{Connection, Images};
+use warren_image::{Connection, Images, Reference};
 
 use crate::cgroup::Hierarchies;
 use crate::container::{ContainerId, ContainerSpec, Exit, Found, Info, RuntimeEvent, Swept};
 use crate::error::Error;
-use crate::spec::Host;
+use crate::image_files::{ImageFiles, RunsAs};
+use crate::setup::ProcessSetup;
+use crate::spec::{Host, cgroup_path};
+use crate::usage::{Meters, Usage};
 use crate::{Result, Runtime};
 use warren_types::Signal;
 
@@ -98,6 +103,8 @@ struct Shared {
     connection: Connection,
     images: Images,
     cgroups: Hierarchies,
+    /// `None` where the machine counts nothing.
+    meters: Option<Meters>,
     host: Host,
     /// The program that makes containers: absolute.
     oci_runtime: PathBuf,
@@ -107,6 +114,7 @@ struct Shared {
     turns: turns::Turns,
     announcer: Arc<events::Announcer>,
     watch: watch::Watch,
+    views: view::Views,
     /// A container was removed.
     removed: Arc<Notify>,
     _pump: watch::Running,
@@ -129,6 +137,7 @@ impl Containerd {
             reason: error.to_string(),
         };
         let cgroups = Hierarchies::read().map_err(|error| unread("the mount table", error))?;
+        let meters = Meters::read().map_err(|error| unread("the mount table", error))?;
         let host = Host::read(&cgroups, settings.architectures);
         let host = host.map_err(|error| unread("what this process may do", error))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -146,6 +155,7 @@ impl Containerd {
             connection,
             images,
             cgroups,
+            meters,
             host,
             oci_runtime,
             starts: Arc::new(Semaphore::new((3 * cores).max(4))),
@@ -153,6 +163,7 @@ impl Containerd {
             turns: turns::Turns::default(),
             announcer,
             watch,
+            views: view::Views::default(),
             removed,
             _pump: pump,
             _collector: collector,
@@ -210,13 +221,32 @@ impl Runtime for Containerd {
         self.shared.set_ledger(id, ledger).await
     }
 
+    fn usage(&self, id: &ContainerId) -> Option<Usage> {
+        let cgroup = cgroup_path(&self.shared.settings.cgroup_parent, id);
+        self.shared.meters.as_ref()?.usage(&cgroup, Path::new("/proc"))
+    }
+
+    async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {
+        self.shared.process_setup(id).await
+    }
+
     fn events(&self) -> BoxStream<'static, RuntimeEvent> {
         let received = BroadcastStream::new(self.shared.announcer.subscribe());
         received.map(|event| event.unwrap_or(RuntimeEvent::Lost)).boxed()
     }
 
+    async fn image_files(&self, image: &Reference) -> Result<ImageFiles> {
+        self.shared.image_files(image).await
+    }
+
+    async fn runs_as(&self, image: &Reference, user: Option<&str>) -> Result<RunsAs> {
+        self.shared.runs_as(image, user).await
+    }
+
     async fn sweep_strays(&self) -> Result<Swept> {
-        self.shared.sweep_strays().await
+        let mut swept = self.shared.sweep_strays().await?;
+        self.shared.sweep_views(&mut swept).await?;
+        Ok(swept)
     }
 
     async fn remove_node(&self) -> Result<()> {

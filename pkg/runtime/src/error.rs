@@ -49,6 +49,17 @@ pub enum Error {
         /// Its name or path.
         program: PathBuf,
     },
+    /// The program that is to make containers does not answer like one that does.
+    #[error(
+        "{} is no runtime that makes containers: wanted its name, version and spec or commit from `--version`, \
+         like runc, crun and youki say them, and {said}; name another runtime", program.display()
+    )]
+    NotOciRuntime {
+        /// Its path.
+        program: PathBuf,
+        /// What it did instead.
+        said: String,
+    },
     /// There is no such container, or it has no process.
     #[error("container {id} has no {what}")]
     NotFound {

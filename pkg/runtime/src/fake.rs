@@ -3,9 +3,11 @@
 //!
 //! Clones are the same runtime, so that a restarted agent finds what its predecessor left.
 
+mod files;
 mod script;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
@@ -19,6 +21,9 @@ pub use script::{Failure, Fault, Operation, Script};
 
 use crate::container::{ContainerId, ContainerSpec, Exit, Found, Info, Process, RuntimeEvent, Swept};
 use crate::error::Error;
+use crate::image_files::{ImageFiles, RunsAs};
+use crate::setup::ProcessSetup;
+use crate::usage::Usage;
 use crate::{Reference, Result, Runtime};
 use warren_types::Signal;
 
@@ -37,6 +42,7 @@ pub struct Fake {
 struct State {
     unreachable: bool,
     images: BTreeSet<String>,
+    image_files: HashMap<String, PathBuf>,
     by_image: HashMap<String, Script>,
     by_container: HashMap<ContainerId, Script>,
     faults: HashMap<Operation, Vec<Fault>>,
@@ -44,6 +50,8 @@ struct State {
     containers: BTreeMap<ContainerId, Container>,
     orphans: BTreeSet<ContainerId>,
     processes_made: u32,
+    usage: HashMap<ContainerId, Usage>,
+    asked: HashMap<ContainerId, ContainerSpec>,
 }
 
 struct Container {
@@ -89,6 +97,15 @@ impl Fake {
         self.state().faults.entry(operation).or_default().push(fault);
     }
 
+    /// What a container is told to use from now on; `None` is a container without a process.
+    pub fn set_usage(&self, id: &ContainerId, usage: Option<Usage>) {
+        let mut state = self.state();
+        match usage {
+            Some(usage) => drop(state.usage.insert(id.clone(), usage)),
+            None => drop(state.usage.remove(id)),
+        }
+    }
+
     /// Takes the runtime away or brings it back. Its containers run on meanwhile.
     pub fn set_reachable(&self, reachable: bool) {
         let was = std::mem::replace(&mut self.state().unreachable, !reachable);
@@ -118,6 +135,11 @@ impl Fake {
     /// The processes without a record.
     pub fn orphans(&self) -> BTreeSet<ContainerId> {
         self.state().orphans.clone()
+    }
+
+    /// What a container was last asked to be made from.
+    pub fn asked(&self, id: &ContainerId) -> Option<ContainerSpec> {
+        self.state().asked.get(id).cloned()
     }
 
     /// How often an operation was called.
@@ -297,7 +319,10 @@ impl Runtime for Fake {
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
-        self.run(Operation::EnsureCreated, |state| state.create(spec))
+        self.run(Operation::EnsureCreated, |state| {
+            state.asked.insert(spec.id.clone(), spec.clone());
+            state.create(spec)
+        })
     }
 
     async fn start(&self, id: &ContainerId) -> Result<u32> {
@@ -349,9 +374,26 @@ impl Runtime for Fake {
         })
     }
 
+    fn usage(&self, id: &ContainerId) -> Option<Usage> {
+        self.state().usage.get(id).copied()
+    }
+
     fn events(&self) -> BoxStream<'static, RuntimeEvent> {
         let received = BroadcastStream::new(self.events.subscribe());
         received.map(|event| event.unwrap_or(RuntimeEvent::Lost)).boxed()
+    }
+
+    async fn image_files(&self, image: &Reference) -> Result<ImageFiles> {
+        self.run(Operation::ImageFiles, |state| state.image_files(image))
+    }
+
+    async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {
+        let missing = || Error::NotFound { id: id.to_string(), what: "record" };
+        self.inspect(id).await?.map(|_| ProcessSetup::default()).ok_or_else(missing)
+    }
+
+    async fn runs_as(&self, image: &Reference, user: Option<&str>) -> Result<RunsAs> {
+        self.run(Operation::RunsAs, |state| state.runs_as(image, user))
     }
 
     async fn sweep_strays(&self) -> Result<Swept> {

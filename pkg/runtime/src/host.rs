@@ -94,7 +94,11 @@ fn must_be_program(field: &str, path: &Path) -> Result<(), Error> {
 
 fn look_at_mounts(mounts: &[Mount]) -> Result<(), Error> {
     for (place, mount) in mounts.iter().enumerate() {
-        let MountSource::Bind { path, propagation, .. } = &mount.source else { continue };
+        let (path, propagation) = match &mount.source {
+            MountSource::Bind { path, propagation, .. } => (path, propagation),
+            MountSource::File { path } => (path, &Propagation::Private),
+            MountSource::Tmpfs { .. } => continue,
+        };
         must_exist(&format!("mounts[{place}].source"), path)?;
         if *propagation == Propagation::Private {
             continue;

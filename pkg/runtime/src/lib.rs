@@ -21,13 +21,16 @@ mod error;
 #[cfg(feature = "testing")]
 pub mod fake;
 mod host;
+mod image_files;
 mod pidfd;
 mod programs;
 mod rootfs;
+mod setup;
 mod spec;
 pub mod supervise;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod usage;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -38,6 +41,9 @@ pub use container::{
     RuntimeEvent, Seccomp, Swept, Ulimit,
 };
 pub use error::Error;
+pub use image_files::{ImageFiles, RunsAs};
+pub use setup::ProcessSetup;
+pub use usage::Usage;
 pub use warren_image::Reference;
 pub use warren_types::Signal;
 
@@ -99,10 +105,34 @@ pub trait Runtime: Send + Sync + 'static {
     /// container.
     async fn set_ledger(&self, id: &ContainerId, ledger: &str) -> Result<()>;
 
+    /// What the container's processes use; `None` when it has none, or where nobody counts. Reads a few small files
+    /// of the kernel, and asks no runtime.
+    fn usage(&self, _id: &ContainerId) -> Option<Usage> {
+        None
+    }
+
+    /// As whom and within which bounds the processes of a container run.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] without a record; [`Error::Failed`] for what a further process cannot take on.
+    async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup>;
+
     /// What happens from now on. Events are hints: they may come twice, late or not at all, so look before
     /// acting. [`RuntimeEvent::Lost`] means that some may be missing, [`RuntimeEvent::Resumed`] that it is
     /// time to list.
     fn events(&self) -> BoxStream<'static, RuntimeEvent>;
+
+    /// Opens the files of an image that is on this node, without a container.
+    ///
+    /// # Errors
+    /// [`Error::ImageMissing`]; [`Error::ImageUnusable`] when its files are kept in a way that nobody can look into.
+    async fn image_files(&self, image: &Reference) -> Result<ImageFiles>;
+
+    /// Who a container of an image runs as that asks for `user` as [`ContainerSpec::user`] does.
+    ///
+    /// # Errors
+    /// [`Error::ImageMissing`]; [`Error::InvalidSpec`] for a name that the image does not have.
+    async fn runs_as(&self, image: &Reference, user: Option<&str>) -> Result<RunsAs>;
 
     /// Removes what a killed agent or runtime left behind and no container owns. What a call of this runtime
     /// works on is never touched, and what is found must still be there some seconds later; so this is for any

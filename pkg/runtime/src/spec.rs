@@ -18,6 +18,7 @@ use warren_image::RunConfig;
 
 use crate::container::{Access, ContainerId, ContainerSpec, INIT, Network, Seccomp};
 use crate::error::Error;
+pub(crate) use capabilities::bits;
 pub use seccomp::Architectures;
 use user::User;
 
@@ -200,6 +201,12 @@ fn namespaces(network: &Network, host: Host) -> Vec<oci::LinuxNamespace> {
         namespace
     };
     kinds.into_iter().map(namespace).collect()
+}
+
+/// The profile of a container without capabilities.
+#[cfg(test)]
+pub(crate) fn default_profile() -> oci::LinuxSeccomp {
+    seccomp::profile(capabilities::Set::from_mask(0), Architectures::Native)
 }
 
 #[cfg(test)]

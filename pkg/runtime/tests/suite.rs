@@ -6,8 +6,12 @@
 #[path = "suite/world.rs"]
 mod world;
 
+#[path = "suite/beside.rs"]
+mod beside;
 #[path = "suite/conformance.rs"]
 mod conformance;
+#[path = "suite/folders.rs"]
+mod folders;
 #[path = "suite/images.rs"]
 mod images;
 #[path = "suite/inside.rs"]
@@ -28,3 +32,7 @@ mod rights;
 mod strays;
 #[path = "suite/supervision.rs"]
 mod supervision;
+#[path = "suite/usage.rs"]
+mod usage;
+#[path = "suite/views.rs"]
+mod views;

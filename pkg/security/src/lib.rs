@@ -1,6 +1,7 @@
 //! Who is who in a cluster: its certificate authority, the identities in its certificates, and the mutual
 //! TLS 1.3 of its one port. The unix socket is the second source of identities. And how a manager hides what
-//! it writes to its disk ([`seal`]).
+//! it writes to its disk ([`seal`]), how secrets are kept ([`ContentKey`]) and how they get to the one node that
+//! needs them ([`delivery`]).
 //!
 //! This crate decides who the other side of a connection is ([`Peer`]), never what it may do. It must never
 //! put key bytes into a log, an error or a `Debug` text, never accept TLS below 1.3, and never let a
@@ -11,12 +12,16 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod authority;
+mod cipher;
+mod content;
 mod credentials;
+pub mod delivery;
 pub mod files;
 mod hex;
 mod identity;
 mod join;
 mod key;
+mod key_file;
 mod membership;
 mod peer;
 mod pem;
@@ -28,11 +33,13 @@ mod tls;
 mod token;
 
 pub use authority::{AuthorityError, CertificateAuthority};
+pub use content::{ContentKey, ContentKeyError};
 pub use credentials::Credentials;
 pub use files::FileError;
 pub use identity::{Identity, IdentityError, MANAGER_NAME, Role};
 pub use join::{JoinError, connect_to_join};
 pub use key::PrivateKey;
+pub use key_file::{Fingerprint, KeyFileError};
 pub use membership::{Membership, MembershipError, MembershipStore, Unfinished};
 pub use peer::Peer;
 pub use pem::MaterialError;

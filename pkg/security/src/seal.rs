@@ -25,12 +25,11 @@
 //! This hides data from whoever comes by the log or a snapshot without the member key: a copy, a backup without it,
 //! a page of the disk that was freed. It hides nothing from whoever can read the whole directory.
 
-mod cipher;
 mod keyring;
 mod member;
 mod stream;
 
-use cipher::TAG;
+use crate::cipher::TAG;
 pub use keyring::{KeyId, Keyring, KeyringError};
 pub use stream::SealingWriter;
 

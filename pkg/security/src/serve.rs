@@ -17,9 +17,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::ServerConfig;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::Stream;
 
@@ -34,6 +36,9 @@ const READY: usize = 64;
 
 /// How long to leave the listener alone after it failed, which is mostly for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long somebody who was refused may read why, and the most that is read of what they sent meanwhile.
+const LINGER: Duration = Duration::from_millis(500);
+const MOST_UNREAD: u64 = 64 << 10;
 
 /// Local connections that wait for the server to take them, beyond [`READY`]; looking at one takes no time.
 const LOCAL_IN_FLIGHT: usize = 16;
@@ -206,11 +211,26 @@ async fn welcome_tls(
     Some((connection, place))
 }
 
+/// Closes a connection so that the alert just sent arrives: what came and was not read would make the kernel reset the
+/// connection, and the other side forget what it had not read yet.
+async fn let_read(mut stream: TcpStream) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut unread = stream.take(MOST_UNREAD);
+    tokio::io::copy(&mut unread, &mut tokio::io::sink()).await.map(drop)
+}
+
 /// Finds out who dialled. A stranger must also find a place among the strangers.
 async fn prove(door: &Door, stream: TcpStream, address: SocketAddr) -> io::Result<Connection> {
     // Small frames go back and forth; waiting to fill segments would only delay them.
     stream.set_nodelay(true)?;
-    let stream = door.acceptor.accept(stream).await?;
+    let stream = match door.acceptor.accept(stream).into_fallible().await {
+        Ok(stream) => stream,
+        Err((error, refused)) => {
+            // Whoever that is has been waited for, and may not have read why.
+            let _ = timeout(LINGER, let_read(refused)).await;
+            return Err(error);
+        }
+    };
     match stream.get_ref().1.peer_certificates() {
         None | Some([]) => {
             let place = door.strangers.enter(address.ip()).await;

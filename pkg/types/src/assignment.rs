@@ -1,5 +1,6 @@
 //! What managers and workers tell each other, as data.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ClusterId, Desired, Exit, ImageDigest, NodeId, PublishedPort, ServiceId, ServiceName, TaskId, TaskSpec,
-    TaskState, Timestamp,
+    ClusterId, Desired, Exit, Health, ImageDigest, NodeId, NodeName, PublishedPort, ServiceId, ServiceName,
+    TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
 };
 
 /// Orders assignments: workers ignore what is not newer. The incarnation rises with restore and force-new-cluster.
@@ -52,6 +53,24 @@ pub struct TaskAssignment {
     pub address: Ipv4Addr,
     /// What managers want of it.
     pub desired: Desired,
+    /// The labels of its service that its templates ask for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub service_labels: BTreeMap<String, String>,
+    /// What its mounts of volumes stand for here: one per such mount, in their order. Their names are not expanded
+    /// again, since a label of the node may have changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeAssignment>,
+}
+
+/// A volume that a task has mounted, as the worker must know it to make it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeAssignment {
+    /// The volume.
+    pub name: VolumeName,
+    /// What its driver is told; see [`Volume::validate`](crate::Volume::validate).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, String>,
 }
 
 /// What a worker says of a task. Ordered by (attempt, state); `removed` is the last word.
@@ -77,6 +96,8 @@ pub struct TaskReport {
     pub next_attempt: Option<Timestamp>,
     /// What its image is here, while the assignment does not say.
     pub image: Option<ImageDigest>,
+    /// What its checks say.
+    pub health: Health,
 }
 
 /// What a node must know that is not per task.
@@ -87,6 +108,10 @@ pub struct NodeSettings {
     pub cluster: ClusterId,
     /// The node's own id.
     pub node: NodeId,
+    /// Its name.
+    pub name: NodeName,
+    /// Its labels: those of its description, and people's over them.
+    pub labels: BTreeMap<String, String>,
     /// Addresses of its tasks; the first host address is the gateway.
     pub subnet: Ipv4Net,
     /// All address ranges of the cluster.

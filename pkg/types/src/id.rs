@@ -1,4 +1,5 @@
-//! Identifiers. Made by whoever asks (clients, joiners), never by `apply`; 128 bits written as 25 base-36 digits.
+//! Identifiers. Made by whoever asks (clients, joiners), and by `apply` only of volumes that nobody asked for; 128 bits
+//! written as 25 base-36 digits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -91,6 +92,10 @@ identifiers! {
     ServiceId,
     /// A join token; says nothing about its secret.
     TokenId,
+    /// A secret, a config or a registry's credential; made by the client that creates it.
+    ContentId,
+    /// A volume; made by the client that creates it, or by `apply` from the name and its index.
+    VolumeId,
 }
 
 /// A task: its service and a number that the service never gives twice. Written `<service id>-<number>`.

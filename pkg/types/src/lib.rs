@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod assignment;
+pub mod content;
 pub mod id;
 pub mod name;
 pub mod object;
@@ -15,24 +16,33 @@ pub mod raft;
 pub mod signal;
 pub mod spec;
 pub mod state;
+pub mod template;
 pub mod time;
 pub mod token;
 pub mod violation;
+pub mod volume;
 
-pub use assignment::{Assignment, AssignmentVersion, NodeSettings, TaskAssignment, TaskReport};
-pub use id::{ClusterId, Id, NodeId, ServiceId, TaskId, TokenId};
-pub use name::{ImageDigest, ImageReference, NodeName, ServiceName};
+pub use assignment::{
+    Assignment, AssignmentVersion, NodeSettings, TaskAssignment, TaskReport, VolumeAssignment,
+};
+pub use content::{Content, ContentKind, ContentUse, Login, SealedContent};
+pub use id::{ClusterId, ContentId, Id, NodeId, ServiceId, TaskId, TokenId, VolumeId};
+pub use name::{ContentName, ImageDigest, ImageReference, NodeName, ServiceName, VolumeName};
 pub use object::{
-    Availability, Node, NodeDescription, NodeRole, NodeStatus, Observed, Revision, Service, Task,
+    Availability, Node, NodeCondition, NodeDescription, NodeRole, NodeStatus, Observed, Revision, Service,
+    Task,
 };
 pub use quantity::{Bytes, MilliCpu, Resources};
 pub use signal::Signal;
 pub use spec::{
-    Capability, Constraint, Device, DeviceAccess, EnvVar, HostEntry, Limits, LogLimits, Mode, Mount,
-    MountSource, Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, RestartCondition,
-    RestartPolicy, Seccomp, ServiceSpec, TaskSpec, Ulimit, UlimitName,
+    Capability, Constraint, ContentMount, Device, DeviceAccess, EnvVar, HealthCheck, HostEntry, HttpHeader,
+    Limits, LogLimits, Mode, Mount, MountSource, Placement, Probe, Propagation, Protocol, PublishMode,
+    PublishedPort, PullPolicy, RestartCondition, RestartPolicy, Seccomp, ServiceSpec, TaskSpec, Ulimit,
+    UlimitName,
 };
-pub use state::{Desired, Exit, TaskState};
+pub use state::{Desired, Exit, Health, TaskState};
+pub use template::{Template, TemplateValues};
 pub use time::Timestamp;
 pub use token::{Token, TokenHash};
 pub use violation::{Violation, Violations};
+pub use volume::{Volume, VolumeDriver};

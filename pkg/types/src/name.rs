@@ -76,6 +76,14 @@ names! {
     /// The grammar in full, and what is left out, is the image store's to know.
     ImageReference:
         "an image reference (like nginx:1.27 or ghcr.io/org/app:2, at most 512 characters)", image_reference;
+    /// Name of a secret or config, and of a credential the registry's host and port.
+    ContentName:
+        "a name (1 to 64 letters, digits, '.', '_', '-' and ':', starting and ending with a letter or digit)",
+        content_name;
+    /// A volume's name: also the name of its directory.
+    VolumeName:
+        "a volume name (1 to 64 letters, digits, '.', '_' and '-', starting and ending with a letter or digit)",
+        volume_name;
     /// What an image is: the digest of its manifest or index, `sha256:` and 64 hexadecimal digits.
     ImageDigest:
         "an image digest (sha256: and 64 of 0-9 and a-f)", image_digest;
@@ -96,6 +104,16 @@ fn host_name(text: &str) -> bool {
     text.len() <= 253
         && ends_alphanumeric(text)
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-')
+}
+
+fn content_name(text: &str) -> bool {
+    text.len() <= 64
+        && ends_alphanumeric(text)
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:".contains(&b))
+}
+
+fn volume_name(text: &str) -> bool {
+    content_name(text) && !text.contains(':')
 }
 
 fn image_reference(text: &str) -> bool {

@@ -1,6 +1,6 @@
 //! What a cluster holds. ARCHITECTURE.md has the table of who writes which field.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, Desired, Exit, ImageDigest, NodeId, NodeName, Placement, PublishedPort, Resources, ServiceId,
-    ServiceSpec, TaskId, TaskSpec, TaskState, Timestamp,
+    Bytes, ContentUse, Desired, Exit, Health, ImageDigest, NodeId, NodeName, Placement, PublishedPort,
+    Resources, ServiceId, ServiceSpec, TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
 };
 
 /// A service and where it stands.
@@ -53,6 +53,10 @@ pub struct Revision {
     pub placement: Placement,
     /// How often people asked for new tasks of an unchanged spec.
     pub forced: u64,
+    /// Which versions of secrets and configs its tasks see, sorted.
+    pub contents: Vec<ContentUse>,
+    /// The labels of the service that templates ask for, as they were.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// One placement of a slot on a node. It is never moved, only replaced.
@@ -75,6 +79,8 @@ pub struct Task {
     pub node: Option<NodeId>,
     /// Its address, from the node's subnet, held until `observed.removed`.
     pub address: Option<Ipv4Addr>,
+    /// What its mounts of volumes stand for on its node, in their order; empty before it is placed.
+    pub volumes: Vec<VolumeName>,
     /// What managers want of it.
     pub desired: Desired,
     /// What the worker last said.
@@ -102,6 +108,8 @@ pub struct Observed {
     pub removed: bool,
     /// When the worker starts it again.
     pub next_attempt: Option<Timestamp>,
+    /// What its checks say. A task that was told to stop while it was unhealthy stays that, so that its slot knows why.
+    pub health: Health,
 }
 
 /// A machine with an agent.
@@ -133,6 +141,8 @@ pub struct Node {
     pub session: u64,
     /// Raft index of the last change to what the node should have.
     pub assignment: u64,
+    /// What is wrong with it, as its agent says.
+    pub conditions: BTreeSet<NodeCondition>,
 }
 
 /// What an agent says of its machine.
@@ -157,6 +167,47 @@ pub struct NodeDescription {
     pub address: String,
     /// Given where the agent was started.
     pub labels: BTreeMap<String, String>,
+}
+
+/// What can be wrong with a node that is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NodeCondition {
+    /// containerd does not answer.
+    RuntimeDown,
+    /// Its part of the network cannot be made.
+    NetworkBroken,
+    /// The disk with images, containers and volumes is nearly full.
+    DiskLow,
+    /// Hardly any memory is left.
+    MemoryPressure,
+    /// Its clock differs from that of its manager.
+    ClockOff,
+}
+
+impl NodeCondition {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::RuntimeDown, Self::NetworkBroken, Self::DiskLow, Self::MemoryPressure, Self::ClockOff];
+
+    /// No new task is placed on a node like that.
+    pub fn keeps_tasks_away(self) -> bool {
+        match self {
+            Self::RuntimeDown | Self::NetworkBroken | Self::DiskLow | Self::MemoryPressure => true,
+            Self::ClockOff => false,
+        }
+    }
+
+    /// As people see it: `disk low`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RuntimeDown => "containerd down",
+            Self::NetworkBroken => "network broken",
+            Self::DiskLow => "disk low",
+            Self::MemoryPressure => "memory pressure",
+            Self::ClockOff => "clock off",
+        }
+    }
 }
 
 /// What a machine is in the cluster.
@@ -219,6 +270,12 @@ impl Node {
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.get(key).or_else(|| self.description.labels.get(key)).map(String::as_str)
     }
+
+    /// All of them, by key.
+    pub fn all_labels(&self) -> BTreeMap<String, String> {
+        let own = self.description.labels.iter().chain(&self.labels);
+        own.map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
 }
 
 /// Whether managers hear of a node.
@@ -256,6 +313,7 @@ impl Observed {
             exit: None,
             removed: false,
             next_attempt: None,
+            health: Health::None,
         }
     }
 }

@@ -1,16 +1,21 @@
 //! What a person asks for. `validate` is the one list of what a spec may say; everything behind it may rely on it.
 
+mod content;
+mod health;
 mod placement;
 mod restart;
 mod security;
 mod storage;
 mod task;
+mod templates;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
+pub use content::{ContentMount, MAX_CONTENTS};
+pub use health::{HealthCheck, HttpHeader, MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, Probe};
 pub use placement::{
     Constraint, ConstraintKey, ConstraintTest, MAX_CONSTRAINTS, ParseConstraintError, Placement,
 };
@@ -19,10 +24,10 @@ pub use restart::{
     RestartPolicy,
 };
 pub use security::{Capability, Device, DeviceAccess, Seccomp, Ulimit, UlimitName};
-pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation};
+pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation, is_plain_relative};
 pub use task::{
     DEFAULT_STOP_GRACE, EnvVar, HostEntry, Limits, LogLimits, MAX_STOP_GRACE, MIN_CPU_LIMIT,
-    MIN_MEMORY_LIMIT, PullPolicy, TaskSpec,
+    MIN_MEMORY_LIMIT, PullPolicy, TaskSpec, is_host_name,
 };
 
 use crate::{ServiceName, Violations};
@@ -35,6 +40,8 @@ pub const MAX_PORTS: usize = 64;
 pub const MAX_LABELS: usize = 64;
 /// Task and ports as JSON: with the rest of an assignment they must fit in a container's 16 KiB extension.
 pub const MAX_TASK_TEXT: usize = 15 << 10;
+/// What an assignment adds for each volume at most: its name and the options of its driver, as JSON.
+const VOLUME_TEXT: usize = 160;
 
 /// A service as wanted: the part a person writes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,14 +150,30 @@ impl ServiceSpec {
         }
         validate_labels(&self.labels, &mut wrong);
         wrong.nest("task", self.task.validate());
+        wrong.nest("task", templates::validate(&self.task, &self.labels));
         self.validate_ports(&mut wrong);
         wrong.nest("placement", self.placement.validate());
-        let text = serde_json::to_vec(&(&self.task, &self.ports)).map_or(usize::MAX, |text| text.len());
+        let texts = (&self.task, &self.ports, self.template_labels());
+        let volume = |mount: &&Mount| matches!(mount.source, MountSource::Volume { .. });
+        let volumes = self.task.mounts.iter().filter(volume).count() * VOLUME_TEXT;
+        let text = serde_json::to_vec(&texts).map_or(usize::MAX, |text| text.len() + volumes);
         if text > MAX_TASK_TEXT {
             let message = format!("the task's texts have {text} bytes together, more than {MAX_TASK_TEXT}");
             wrong.add("task.env", message);
         }
         wrong
+    }
+
+    /// The labels of the service that its tasks' templates ask for: they shape tasks, so they are part of a revision.
+    pub fn template_labels(&self) -> BTreeMap<String, String> {
+        let mut contents = self.task.secrets.iter().chain(&self.task.configs);
+        if contents.any(|content| content.template) {
+            // What they ask for is known only where they are opened.
+            return self.labels.clone();
+        }
+        let asked = templates::service_labels(&self.task);
+        let had = |key: String| self.labels.get(&key).cloned().map(|value| (key, value));
+        asked.into_iter().filter_map(had).collect()
     }
 
     fn validate_ports(&self, wrong: &mut Violations) {
@@ -239,6 +262,13 @@ mod tests {
         );
         let long = EnvVar { name: "A".into(), value: "v".repeat(MAX_TASK_TEXT) };
         check(|s| s.task.env = vec![long], &["task.env"]);
+        let volume = |number: usize| {
+            let name = format!("{number:0>64}");
+            let source = MountSource::Volume { name, subpath: None, no_copy: false };
+            Mount { target: format!("/{number}"), source, read_only: false }
+        };
+        check(|s| s.task.mounts = (0..40).map(volume).collect(), &[]);
+        check(|s| s.task.mounts = (0..64).map(volume).collect(), &["task.env"]);
         check(|s| s.labels = BTreeMap::from([(String::new(), String::new())]), &["labels[\"\"]"]);
     }
 

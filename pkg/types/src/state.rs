@@ -105,6 +105,36 @@ impl TaskState {
     }
 }
 
+/// What a task's checks say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Health {
+    /// It has none, or does not run.
+    #[default]
+    None,
+    /// None has succeeded yet.
+    Starting,
+    /// The last ones succeeded, or not enough of them failed in a row.
+    Healthy,
+    /// As many failed in a row as its spec allows: it gets no traffic, and is replaced.
+    Unhealthy,
+}
+
+impl Health {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::None, Self::Starting, Self::Healthy, Self::Unhealthy];
+
+    /// As people see it: `healthy`; empty for none.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Starting => "starting",
+            Self::Healthy => "healthy",
+            Self::Unhealthy => "unhealthy",
+        }
+    }
+}
+
 impl Desired {
     /// Every desire, in order.
     pub const ALL: [Desired; 4] = [Self::Ready, Self::Running, Self::Shutdown, Self::Remove];

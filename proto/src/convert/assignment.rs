@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use warren_types::{Assignment, AssignmentVersion, NodeSettings, TaskAssignment, Violations};
+use warren_types::{
+    Assignment, AssignmentVersion, NodeSettings, TaskAssignment, Violations, VolumeAssignment,
+};
 
 use super::fields::{Fields, text};
 use super::report::desired;
@@ -53,6 +55,7 @@ impl TryFrom<v1::TaskAssignment> for TaskAssignment {
         let address = fields.parse("address", &wire.address);
         let desired = fields.nest("desired", desired(wire.desired));
         let digest = fields.parse_optional("digest", &wire.digest);
+        let volumes = fields.list("volumes", wire.volumes);
         let built = || {
             Some(Self {
                 id: id?,
@@ -64,6 +67,8 @@ impl TryFrom<v1::TaskAssignment> for TaskAssignment {
                 ports: ports?,
                 address: address?,
                 desired: desired?,
+                service_labels: wire.service_labels,
+                volumes: volumes?,
             })
         };
         fields.finish(built())
@@ -82,7 +87,26 @@ impl From<&TaskAssignment> for v1::TaskAssignment {
             address: task.address.to_string(),
             desired: v1::Desired::from(task.desired).into(),
             digest: text(task.digest.as_ref()),
+            service_labels: task.service_labels.clone(),
+            volumes: task.volumes.iter().map(Into::into).collect(),
         }
+    }
+}
+
+impl TryFrom<v1::VolumeAssignment> for VolumeAssignment {
+    type Error = Violations;
+
+    fn try_from(wire: v1::VolumeAssignment) -> Result<Self, Violations> {
+        let mut fields = Fields::default();
+        let name = fields.parse("name", &wire.name);
+        let built = || Some(Self { name: name?, options: wire.options });
+        fields.finish(built())
+    }
+}
+
+impl From<&VolumeAssignment> for v1::VolumeAssignment {
+    fn from(volume: &VolumeAssignment) -> Self {
+        Self { name: volume.name.to_string(), options: volume.options.clone() }
     }
 }
 
@@ -93,6 +117,7 @@ impl TryFrom<v1::NodeSettings> for NodeSettings {
         let mut fields = Fields::default();
         let cluster = fields.parse("clusterId", &wire.cluster_id);
         let node = fields.parse("nodeId", &wire.node_id);
+        let name = fields.parse("name", &wire.name);
         let subnet = fields.parse("subnet", &wire.subnet);
         let ranges = fields.parse_list("ranges", &wire.ranges);
         let heartbeat = period(&mut fields, "heartbeatMs", wire.heartbeat_ms);
@@ -101,6 +126,8 @@ impl TryFrom<v1::NodeSettings> for NodeSettings {
             Some(Self {
                 cluster: cluster?,
                 node: node?,
+                name: name?,
+                labels: wire.labels,
                 subnet: subnet?,
                 ranges: ranges?,
                 heartbeat: heartbeat?,
@@ -124,6 +151,8 @@ impl From<&NodeSettings> for v1::NodeSettings {
         Self {
             cluster_id: settings.cluster.to_string(),
             node_id: settings.node.to_string(),
+            name: settings.name.to_string(),
+            labels: settings.labels.clone(),
             subnet: settings.subnet.to_string(),
             ranges: settings.ranges.iter().map(ToString::to_string).collect(),
             heartbeat_ms: millis(settings.heartbeat),
@@ -158,7 +187,7 @@ mod tests {
     #[test]
     fn settings_name_each_fault() {
         let wire = v1::NodeSettings { ranges: vec!["10.0.0.0/8".into(), "x".into()], ..Default::default() };
-        let wanted = ["clusterId", "nodeId", "subnet", "ranges[1]", "heartbeatMs", "syncMs"];
+        let wanted = ["clusterId", "nodeId", "name", "subnet", "ranges[1]", "heartbeatMs", "syncMs"];
         assert_eq!(paths(NodeSettings::try_from(wire)), wanted);
     }
 }

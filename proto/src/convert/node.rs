@@ -1,6 +1,8 @@
 //! Machines with an agent.
 
-use warren_types::{Availability, Bytes, NodeDescription, NodeRole, NodeStatus, Resources, Violations};
+use warren_types::{
+    Availability, Bytes, NodeCondition, NodeDescription, NodeRole, NodeStatus, Resources, Violations,
+};
 
 use super::fields::{Fields, unknown_value};
 use crate::v1;
@@ -39,6 +41,32 @@ impl From<&NodeDescription> for v1::NodeDescription {
             os: description.os.clone(),
             disk_bytes: description.disk.0,
             labels: description.labels.clone(),
+        }
+    }
+}
+
+/// What is wrong with a node, from its number on the wire. The violation's path is empty: nest it.
+pub fn node_condition(wire: i32) -> Result<NodeCondition, Violations> {
+    match v1::NodeCondition::try_from(wire) {
+        Ok(v1::NodeCondition::RuntimeDown) => Ok(NodeCondition::RuntimeDown),
+        Ok(v1::NodeCondition::NetworkBroken) => Ok(NodeCondition::NetworkBroken),
+        Ok(v1::NodeCondition::DiskLow) => Ok(NodeCondition::DiskLow),
+        Ok(v1::NodeCondition::MemoryPressure) => Ok(NodeCondition::MemoryPressure),
+        Ok(v1::NodeCondition::ClockOff) => Ok(NodeCondition::ClockOff),
+        Ok(v1::NodeCondition::Unspecified) | Err(_) => {
+            Err(unknown_value(wire, "a condition that this version knows"))
+        }
+    }
+}
+
+impl From<NodeCondition> for v1::NodeCondition {
+    fn from(condition: NodeCondition) -> Self {
+        match condition {
+            NodeCondition::RuntimeDown => Self::RuntimeDown,
+            NodeCondition::NetworkBroken => Self::NetworkBroken,
+            NodeCondition::DiskLow => Self::DiskLow,
+            NodeCondition::MemoryPressure => Self::MemoryPressure,
+            NodeCondition::ClockOff => Self::ClockOff,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a worker says of a task, and the two clocks of a task's life.
 
-use warren_types::{Desired, Exit, TaskReport, TaskState, Timestamp, Violations};
+use warren_types::{Desired, Exit, Health, TaskReport, TaskState, Timestamp, Violations};
 
 use super::fields::{Fields, text, unknown_value};
 use crate::v1;
@@ -47,6 +47,28 @@ impl From<Desired> for v1::Desired {
     }
 }
 
+/// What a task's checks say, from its number on the wire; as [`task_state`].
+pub fn health(wire: i32) -> Result<Health, Violations> {
+    match v1::Health::try_from(wire) {
+        Ok(v1::Health::None) => Ok(Health::None),
+        Ok(v1::Health::Starting) => Ok(Health::Starting),
+        Ok(v1::Health::Healthy) => Ok(Health::Healthy),
+        Ok(v1::Health::Unhealthy) => Ok(Health::Unhealthy),
+        Err(_) => Err(unknown_value(wire, "none, starting, healthy or unhealthy")),
+    }
+}
+
+impl From<Health> for v1::Health {
+    fn from(health: Health) -> Self {
+        match health {
+            Health::None => Self::None,
+            Health::Starting => Self::Starting,
+            Health::Healthy => Self::Healthy,
+            Health::Unhealthy => Self::Unhealthy,
+        }
+    }
+}
+
 impl From<v1::Exit> for Exit {
     fn from(wire: v1::Exit) -> Self {
         Self { code: wire.code, out_of_memory: wire.out_of_memory }
@@ -67,6 +89,7 @@ impl TryFrom<v1::TaskReport> for TaskReport {
         let task = fields.parse("taskId", &wire.task_id);
         let state = fields.nest("state", task_state(wire.state));
         let image = fields.parse_optional("image", &wire.image);
+        let health = fields.nest("health", health(wire.health));
         let built = || {
             Some(Self {
                 task: task?,
@@ -79,6 +102,7 @@ impl TryFrom<v1::TaskReport> for TaskReport {
                 removed: wire.removed,
                 next_attempt: wire.next_attempt.map(Timestamp),
                 image: image?,
+                health: health?,
             })
         };
         fields.finish(built())
@@ -98,6 +122,7 @@ impl From<&TaskReport> for v1::TaskReport {
             removed: report.removed,
             next_attempt: report.next_attempt.map(|at| at.0),
             image: text(report.image.as_ref()),
+            health: v1::Health::from(report.health).into(),
         }
     }
 }

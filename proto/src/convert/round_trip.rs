@@ -9,11 +9,12 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use prost::Message;
 use warren_types::{
-    Assignment, AssignmentVersion, Bytes, Capability, ClusterId, Desired, Device, EnvVar, Exit, HostEntry,
-    Id, ImageDigest, Limits, LogLimits, MilliCpu, Mode, Mount, MountSource, NodeDescription, NodeId,
-    NodeSettings, Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources,
-    RestartCondition, RestartPolicy, Seccomp, ServiceId, ServiceSpec, Signal, TaskAssignment, TaskId,
-    TaskReport, TaskSpec, TaskState, Timestamp, Ulimit, UlimitName,
+    Assignment, AssignmentVersion, Bytes, Capability, ClusterId, ContentMount, Desired, Device, EnvVar, Exit,
+    Health, HealthCheck, HostEntry, HttpHeader, Id, ImageDigest, Limits, LogLimits, MilliCpu, Mode, Mount,
+    MountSource, NodeDescription, NodeId, NodeSettings, Placement, Probe, Propagation, Protocol, PublishMode,
+    PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp, ServiceId, ServiceSpec,
+    Signal, TaskAssignment, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, Ulimit, UlimitName,
+    VolumeAssignment,
 };
 
 use super::stored_service_spec;
@@ -65,8 +66,46 @@ fn mounts() -> impl Strategy<Value = Vec<Mount>> {
         mode,
         exec,
     });
-    let mount = (".{0,8}", prop_oneof![bind, tmpfs], any::<bool>());
+    let volume = (".{0,8}", given(), any::<bool>())
+        .prop_map(|(name, subpath, no_copy)| MountSource::Volume { name, subpath, no_copy });
+    let mount = (".{0,8}", prop_oneof![bind, tmpfs, volume], any::<bool>());
     vec(mount.prop_map(|(target, source, read_only)| Mount { target, source, read_only }), 0..3)
+}
+
+fn content_mounts() -> impl Strategy<Value = ContentMount> {
+    let source = "[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap());
+    (source, given(), any::<[Option<u32>; 3]>(), any::<bool>()).prop_map(
+        |(source, target, [uid, gid, mode], template)| ContentMount {
+            source,
+            target,
+            uid,
+            gid,
+            mode,
+            template,
+        },
+    )
+}
+
+fn health_checks() -> impl Strategy<Value = HealthCheck> {
+    let header = (".{0,8}", ".{0,8}").prop_map(|(name, value)| HttpHeader { name, value });
+    let http = (any::<u16>(), ".{0,8}", vec(header, 0..3)).prop_map(|(port, path, headers)| Probe::Http {
+        port,
+        path,
+        headers,
+    });
+    let tcp = any::<u16>().prop_map(|port| Probe::Tcp { port });
+    let exec = vec(".{0,8}", 0..3).prop_map(|command| Probe::Exec { command });
+    let periods = (durations(0), durations(0), durations(0), durations(0));
+    (prop_oneof![http, tcp, exec], periods, any::<u32>()).prop_map(
+        |(probe, (interval, timeout, start_period, start_interval), retries)| HealthCheck {
+            probe,
+            interval,
+            timeout,
+            retries,
+            start_period,
+            start_interval,
+        },
+    )
 }
 
 fn devices() -> impl Strategy<Value = Vec<Device>> {
@@ -106,10 +145,12 @@ fn task_specs() -> impl Strategy<Value = TaskSpec> {
     let bounds = (limits(), resources(), ulimits(), btree_map(".{0,8}", ".{0,8}", 0..3));
     let numbers = any::<(Option<u64>, Option<i32>, [bool; 5])>();
     let rights = (capabilities(), capabilities(), seccomp, devices(), mounts());
+    let given = (vec(content_mounts(), 0..3), vec(content_mounts(), 0..3), option::of(health_checks()));
+    let life = (life, given);
     (image, select(PullPolicy::ALL.to_vec()), process, life, bounds, numbers, rights).prop_map(
         |(image, pull, process, life, bounds, numbers, rights)| {
             let (command, args, env, workdir, user, groups, hostname) = process;
-            let (hosts, stop_signal, stop_grace, restart, logs) = life;
+            let ((hosts, stop_signal, stop_grace, restart, logs), (secrets, configs, health)) = life;
             let (limits, reservations, ulimits, sysctls) = bounds;
             let (shm_size, oom_score_adj, [tty, init, privileged, no_new_privileges, read_only]) = numbers;
             let (cap_add, cap_drop, seccomp, devices, mounts) = rights;
@@ -143,6 +184,9 @@ fn task_specs() -> impl Strategy<Value = TaskSpec> {
                 devices,
                 read_only,
                 mounts,
+                secrets,
+                configs,
+                health,
                 restart,
                 logs,
             }
@@ -195,18 +239,31 @@ fn task_assignments() -> impl Strategy<Value = TaskAssignment> {
     let desired = select(Desired::ALL.to_vec());
     let service = "[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap());
     let place = (task_ids(), service, any::<u32>(), any::<u64>());
-    let ports = (ports(), addresses());
+    let name = "[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap());
+    let volume = (name, btree_map(".{0,8}", ".{0,8}", 0..3))
+        .prop_map(|(name, options)| VolumeAssignment { name, options });
+    let ports = (ports(), addresses(), btree_map(".{0,8}", ".{0,8}", 0..3), vec(volume, 0..3));
     (place, task_specs(), option::of(digests()), ports, desired).prop_map(
-        |((id, service, slot, revision), spec, digest, (ports, address), desired)| TaskAssignment {
-            id,
-            service,
-            slot,
-            revision,
+        |(
+            (id, service, slot, revision),
             spec,
             digest,
-            ports,
-            address,
+            (ports, address, service_labels, volumes),
             desired,
+        )| {
+            TaskAssignment {
+                id,
+                service,
+                slot,
+                revision,
+                spec,
+                digest,
+                ports,
+                address,
+                desired,
+                service_labels,
+                volumes,
+            }
         },
     )
 }
@@ -215,9 +272,9 @@ fn reports() -> impl Strategy<Value = TaskReport> {
     let state = select(TaskState::ALL.to_vec());
     let exit = any::<Option<(i32, bool)>>();
     let times = (any::<u64>(), any::<Option<u64>>());
-    let said = (".{0,16}", option::of(digests()));
+    let said = (".{0,16}", option::of(digests()), select(Health::ALL.to_vec()));
     (task_ids(), any::<u32>(), state, times, said, any::<[bool; 2]>(), exit).prop_map(
-        |(task, attempt, state, (since, next), (reason, image), [ready, removed], exit)| TaskReport {
+        |(task, attempt, state, (since, next), (reason, image, health), [ready, removed], exit)| TaskReport {
             task,
             attempt,
             state,
@@ -228,16 +285,18 @@ fn reports() -> impl Strategy<Value = TaskReport> {
             removed,
             next_attempt: next.map(Timestamp),
             image,
+            health,
         },
     )
 }
 
 fn settings() -> impl Strategy<Value = NodeSettings> {
     let net = || (addresses(), 0..=32u8).prop_map(|(ip, bits)| ipnet::Ipv4Net::new(ip, bits).unwrap());
-    (ids(), ids(), net(), vec(net(), 0..4), durations(1), durations(1)).prop_map(
-        |(cluster, node, subnet, ranges, heartbeat, sync)| {
+    let named = ("[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap()), btree_map(".{0,8}", ".{0,8}", 0..3));
+    (ids(), ids(), named, net(), vec(net(), 0..4), durations(1), durations(1)).prop_map(
+        |(cluster, node, (name, labels), subnet, ranges, heartbeat, sync)| {
             let (cluster, node) = (ClusterId(cluster), NodeId(node));
-            NodeSettings { cluster, node, subnet, ranges, heartbeat, sync }
+            NodeSettings { cluster, node, name, labels, subnet, ranges, heartbeat, sync }
         },
     )
 }

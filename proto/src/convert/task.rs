@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use warren_types::spec::DEFAULT_STOP_GRACE;
 use warren_types::{
-    Bytes, Device, EnvVar, HostEntry, Limits, LogLimits, MilliCpu, Mount, MountSource, Propagation,
-    PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp, TaskSpec, Ulimit, Violations,
+    Bytes, Device, EnvVar, HealthCheck, HostEntry, Limits, LogLimits, MilliCpu, Mount, MountSource,
+    Propagation, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp, TaskSpec, Ulimit,
+    Violations,
 };
 
 use super::fields::{Fields, text, unknown_value};
@@ -28,6 +29,9 @@ impl TryFrom<v1::TaskSpec> for TaskSpec {
         let seccomp = fields.nest("seccomp", seccomp(wire.seccomp));
         let devices = fields.list("devices", wire.devices);
         let mounts = fields.list("mounts", wire.mounts);
+        let secrets = fields.list("secrets", wire.secrets);
+        let configs = fields.list("configs", wire.configs);
+        let health = fields.nest("health", wire.health.map(HealthCheck::try_from).transpose());
         let restart = wire.restart.map_or_else(|| Ok(RestartPolicy::default()), RestartPolicy::try_from);
         let restart = fields.nest("restart", restart);
         let given = |text: String| (!text.is_empty()).then_some(text);
@@ -61,6 +65,9 @@ impl TryFrom<v1::TaskSpec> for TaskSpec {
                 devices: devices?,
                 read_only: wire.read_only,
                 mounts: mounts?,
+                secrets: secrets?,
+                configs: configs?,
+                health: health?,
                 restart: restart?,
                 logs: wire.logs.map(Into::into).unwrap_or_default(),
             })
@@ -101,6 +108,9 @@ impl From<&TaskSpec> for v1::TaskSpec {
             devices,
             read_only,
             mounts,
+            secrets,
+            configs,
+            health,
             restart,
             logs,
         } = spec;
@@ -138,6 +148,9 @@ impl From<&TaskSpec> for v1::TaskSpec {
             devices: devices.iter().map(Into::into).collect(),
             read_only: *read_only,
             mounts: mounts.iter().map(Into::into).collect(),
+            secrets: secrets.iter().map(Into::into).collect(),
+            configs: configs.iter().map(Into::into).collect(),
+            health: health.as_ref().map(Into::into),
             restart: (*restart != RestartPolicy::default()).then(|| restart.into()),
             logs: (*logs != LogLimits::default()).then(|| (*logs).into()),
         }
@@ -243,7 +256,11 @@ impl TryFrom<v1::Mount> for Mount {
             Some(v1::mount::Source::Tmpfs(v1::TmpfsMount { size_bytes, mode, exec })) => {
                 Some(MountSource::Tmpfs { size: size_bytes.map(Bytes), mode, exec })
             }
-            None => fields.wrong("source", "is missing; give bind or tmpfs"),
+            Some(v1::mount::Source::Volume(v1::VolumeMount { name, subpath, no_copy })) => {
+                let subpath = (!subpath.is_empty()).then_some(subpath);
+                Some(MountSource::Volume { name, subpath, no_copy })
+            }
+            None => fields.wrong("source", "is missing; give bind, volume or tmpfs"),
         };
         fields.finish(source.map(|source| Self { target: wire.target, source, read_only: wire.read_only }))
     }
@@ -257,6 +274,11 @@ impl From<&Mount> for v1::Mount {
                 path: path.clone(),
                 propagation: v1::Propagation::from(*propagation).into(),
                 recursive: *recursive,
+            }),
+            MountSource::Volume { name, subpath, no_copy } => v1::mount::Source::Volume(v1::VolumeMount {
+                name: name.clone(),
+                subpath: subpath.clone().unwrap_or_default(),
+                no_copy: *no_copy,
             }),
             MountSource::Tmpfs { size, mode, exec } => v1::mount::Source::Tmpfs(v1::TmpfsMount {
                 size_bytes: size.map(|size| size.0),

@@ -4,8 +4,8 @@
 //! machine disturbs both. Nothing here judges; the aims stand beside the figures. Run by `make bench`.
 //! Start reading at [`figures`]; `deciding` measures the pure core, `commits` the log below the API, `snapshot` what a
 //! snapshot costs those who write meanwhile, `node` a real node on real containers, `worker` the agent of one:
-//! `worker-many`, `worker-stops` and `worker-logs` are its parts. Arguments choose what is measured; `quick` and
-//! `hybrid` say how, see [`worker`].
+//! `worker-many`, `worker-stops`, `worker-logs`, `worker-checks` and `worker-contents` are its parts.
+//! Arguments choose what is measured; `quick` and `hybrid` say how, see [`worker`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -27,8 +27,18 @@ use figures::Figures;
 static COUNTING: allocator::Counting = allocator::Counting;
 
 /// What can be measured by itself.
-const PARTS: [&str; 8] =
-    ["deciding", "commits", "snapshot", "node", "worker", "worker-many", "worker-stops", "worker-logs"];
+const PARTS: [&str; 10] = [
+    "deciding",
+    "commits",
+    "snapshot",
+    "node",
+    "worker",
+    "worker-many",
+    "worker-stops",
+    "worker-logs",
+    "worker-checks",
+    "worker-contents",
+];
 
 fn main() -> anyhow::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -60,6 +70,12 @@ fn main() -> anyhow::Result<()> {
     }
     if of_worker("worker-logs") {
         worker::measure_logs(&mut figures, scale)?;
+    }
+    if of_worker("worker-checks") {
+        worker::measure_checks(&mut figures, scale)?;
+    }
+    if of_worker("worker-contents") {
+        worker::measure_contents(&mut figures, scale)?;
     }
     let path = Path::new("target/bench.json");
     std::fs::write(path, figures.to_json()).with_context(|| format!("writing {}", path.display()))?;

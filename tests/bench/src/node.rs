@@ -91,11 +91,21 @@ fn resident_mebibytes(pid: i32) -> anyhow::Result<f64> {
 
 /// User and system time of all threads so far.
 pub fn cpu_seconds(pid: i32) -> anyhow::Result<f64> {
+    cpu_ticks(pid, &[11, 12])
+}
+
+/// The same with that of all its children that have ended.
+pub fn cpu_seconds_with_children(pid: i32) -> anyhow::Result<f64> {
+    cpu_ticks(pid, &[11, 12, 13, 14])
+}
+
+/// The sum of the fields of proc(5)'s `stat` at `places` behind the name, in seconds.
+fn cpu_ticks(pid: i32, places: &[usize]) -> anyhow::Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, after_name) = stat.rsplit_once(')').context("a name in stat")?;
     let fields: Vec<&str> = after_name.split_whitespace().collect();
-    let ticks = |place: usize| fields.get(place).and_then(|field| field.parse::<f64>().ok());
-    let (user, system) = ticks(11).zip(ticks(12)).context("times in stat")?;
+    let ticks = |place: &usize| fields.get(*place).and_then(|field| field.parse::<f64>().ok());
+    let sum: f64 = places.iter().map(ticks).sum::<Option<f64>>().context("times in stat")?;
     let per_second = sysconf(SysconfVar::CLK_TCK)?.context("ticks per second")?;
-    Ok((user + system) / per_second as f64)
+    Ok(sum / per_second as f64)
 }

@@ -17,8 +17,8 @@ use warren_manager::raft::restore::{Ended, open_store};
 use warren_manager::raft::snapshot::Bounds;
 use warren_manager::store::Store;
 use warren_types::{
-    Bytes, ClusterId, Desired, Id, MilliCpu, Mode, NodeDescription, NodeId, NodeRole, Resources, ServiceId,
-    ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
+    Bytes, ClusterId, Desired, Health, Id, MilliCpu, Mode, NodeDescription, NodeId, NodeRole, Resources,
+    ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
 };
 
 use crate::figures::Figures;
@@ -254,6 +254,7 @@ fn report(task: TaskId, node: NodeId, attempt: u32) -> Command {
         removed: false,
         next_attempt: None,
         image: None,
+        health: Health::None,
     };
     Command::ReportTasks { node, session: 1, reports: vec![report], at: NOW }
 }

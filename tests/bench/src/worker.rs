@@ -6,6 +6,8 @@
 //! measured is not what it says: a container with another process, a line that is missing.
 
 mod adoption;
+mod checks;
+mod contents;
 mod idle;
 mod logs;
 mod processes;
@@ -55,6 +57,18 @@ pub fn measure_many(figures: &mut Figures, scale: Scale) -> anyhow::Result<()> {
     idle::measure(figures, &mut world, scale)?;
     adoption::measure(figures, &mut world, scale)?;
     removal::measure(figures, &mut world, scale)
+}
+
+/// What checks cost.
+pub fn measure_checks(figures: &mut Figures, scale: Scale) -> anyhow::Result<()> {
+    println!("\na worker whose containers are checked");
+    checks::measure(figures, &mut World::start(scale), scale)
+}
+
+/// Whether secrets slow starts.
+pub fn measure_contents(figures: &mut Figures, scale: Scale) -> anyhow::Result<()> {
+    println!("\na worker whose tasks have secrets");
+    contents::measure(figures, &mut World::start(scale), scale)
 }
 
 /// Stops of single containers.

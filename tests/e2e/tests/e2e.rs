@@ -10,18 +10,22 @@
 mod e2e {
     pub mod chaos;
     pub mod cluster;
+    pub mod contents;
     pub mod damage;
     pub mod demo;
     pub mod disks;
     pub mod ending;
     pub mod first_minutes;
     pub mod full_disk;
+    pub mod health;
     pub mod inside;
     pub mod joining;
     pub mod logs;
     pub mod losses;
+    pub mod probes;
     pub mod pulls;
     pub mod refusals;
+    pub mod removed;
     pub mod restart;
     pub mod restarts;
     pub mod starting;
@@ -29,6 +33,7 @@ mod e2e {
     pub mod task;
     pub mod traffic;
     pub mod updates;
+    pub mod volumes;
     pub mod workers;
     pub mod world;
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use warren_core::{Command, Outcome, State, reap, reap_tokens, reconcile_level, reconcile_service, schedule};
 use warren_manager::raft::codec::{CodecError, decode, encode};
-use warren_types::{NodeId, NodeStatus, TaskReport, TaskState, Timestamp};
+use warren_types::{Health, NodeId, NodeStatus, TaskReport, TaskState, Timestamp};
 
 use self::input::{Input, Step};
 use crate::snapshot::rewritten;
@@ -68,7 +68,7 @@ impl Cluster {
             Step::Tokens => self.carry_out(reap_tokens(&self.state, now).commands),
             Step::Level(members) => self.carry_out(reconcile_level(&self.state, members).commands),
             Step::Judge { node, down } => self.judge(node, down, now),
-            Step::Work { node, state, removed } => self.work(node, state, removed, now),
+            Step::Work { node, state, removed, health } => self.work(node, state, (removed, health), now),
         }
     }
 
@@ -80,7 +80,7 @@ impl Cluster {
     }
 
     /// The worker of the node says that each of its tasks came to this state.
-    fn work(&mut self, id: NodeId, state: TaskState, removed: bool, at: Timestamp) {
+    fn work(&mut self, id: NodeId, state: TaskState, (removed, health): (bool, Health), at: Timestamp) {
         let Some(node) = self.state.node(&id) else { return };
         let say = |task: &std::sync::Arc<warren_types::Task>| TaskReport {
             task: task.id,
@@ -93,6 +93,7 @@ impl Cluster {
             removed,
             next_attempt: None,
             image: None,
+            health,
         };
         let reports = self.state.tasks_on(&id).map(say).collect();
         let command = Command::ReportTasks { node: id, session: node.session, reports, at };

@@ -1,13 +1,18 @@
-//! People who create, scale, update, roll back and remove services through any manager, drain and label nodes,
-//! repeat what was not answered, and remember what was.
+//! People who create, scale, update, roll back and remove services through any manager, make and renew the secrets and
+//! volumes of these, drain and label nodes, repeat what was not answered, and remember what was.
 
+mod contents;
+mod request;
 mod wishes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use warren_core::{Answer, Command, Outcome, Refusal};
-use warren_types::{Availability, Mode, NodeId, ServiceId, ServiceSpec, Timestamp};
+use warren_core::{Answer, Outcome, Refusal};
+use warren_types::{ContentId, NodeId, ServiceId, ServiceSpec, VolumeId};
+
+use self::contents::{Kept, Uses};
+use self::request::Request;
 
 use crate::event::{Answered, Event, OnClient, OnManager, Unanswered};
 use crate::world::World;
@@ -25,7 +30,7 @@ const SERVICES: usize = 3;
 pub struct Promise {
     /// What was wanted, oldest first, as often as it made a revision; the last is wanted now. Nothing when the service
     /// goes, or is gone.
-    wanted: Vec<Arc<ServiceSpec>>,
+    wanted: Vec<Wish>,
     /// The entry with which it became true.
     pub since: u64,
     /// The service's version then.
@@ -35,21 +40,15 @@ pub struct Promise {
 impl Promise {
     /// What is wanted; `None` when the service goes, or is gone.
     pub fn wanted(&self) -> Option<&Arc<ServiceSpec>> {
-        self.wanted.last()
+        self.wanted.last().map(|wish| &wish.spec)
     }
 }
 
-/// One request. Those that are about a service are refused if it changed since the client's last request.
-#[derive(Debug, Clone)]
-enum Request {
-    Create(ServiceId, Arc<ServiceSpec>),
-    Scale(ServiceId, u64, u32),
-    Update(ServiceId, u64, Arc<ServiceSpec>, bool),
-    Rollback(ServiceId, u64),
-    Remove(ServiceId, u64),
-    Availability(NodeId, Availability),
-    /// The zone that a person says; `None` leaves it to the machine.
-    Zone(NodeId, Option<&'static str>),
+/// What a revision is: the spec, and which version of each of the client's secrets it uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wish {
+    spec: Arc<ServiceSpec>,
+    uses: Uses,
 }
 
 /// One client's memory.
@@ -57,6 +56,9 @@ enum Request {
 pub struct Client {
     number: usize,
     pub promises: BTreeMap<ServiceId, Promise>,
+    contents: BTreeMap<ContentId, Kept>,
+    /// Those that it made and did not remove.
+    volumes: BTreeSet<VolumeId>,
     /// Asked and not answered; it may have happened.
     pending: Option<Request>,
     /// The sending that is on its way, and until when it is waited for.
@@ -66,83 +68,13 @@ pub struct Client {
     pub acknowledged: u64,
 }
 
-impl Request {
-    fn service(&self) -> Option<ServiceId> {
-        match self {
-            Self::Create(id, _)
-            | Self::Scale(id, ..)
-            | Self::Update(id, ..)
-            | Self::Rollback(id, _)
-            | Self::Remove(id, _) => Some(*id),
-            Self::Availability(..) | Self::Zone(..) => None,
-        }
-    }
-
-    fn command(&self, at: Timestamp) -> Command {
-        let node = |id, zone: Option<Option<&str>>, availability| {
-            let label = "zone".to_string();
-            let add = zone.flatten().map(|zone| (label.clone(), zone.to_string()));
-            let label_rm = zone.filter(Option::is_none).map(|_| label.clone()).into_iter().collect();
-            let label_add = add.into_iter().collect();
-            Command::UpdateNode { id, version: None, label_add, label_rm, availability, at }
-        };
-        match self.clone() {
-            Self::Create(id, spec) => Command::CreateService { id, spec: (*spec).clone(), at },
-            Self::Scale(id, version, replicas) => {
-                Command::ScaleService { id, version: Some(version), replicas, at }
-            }
-            Self::Update(id, version, spec, force) => {
-                Command::UpdateService { id, version: Some(version), spec: (*spec).clone(), force, at }
-            }
-            Self::Rollback(id, version) => {
-                Command::RollbackService { id, version: Some(version), revision: None, at }
-            }
-            Self::Remove(id, version) => Command::RemoveService { id, version: Some(version), at },
-            Self::Availability(id, availability) => node(id, None, Some(availability)),
-            Self::Zone(id, zone) => node(id, Some(zone), None),
-        }
-    }
-
-    /// What is promised of the service now, given what was.
-    fn fulfilled(&self, before: Vec<Arc<ServiceSpec>>) -> Vec<Arc<ServiceSpec>> {
-        let mut wanted = before;
-        let Some(current) = wanted.last().cloned() else {
-            return match self {
-                Self::Create(_, spec) => vec![spec.clone()],
-                _ => wanted,
-            };
-        };
-        let shape = |spec: &ServiceSpec| (spec.task.clone(), spec.ports.clone(), spec.placement.clone());
-        match self {
-            Self::Create(_, spec) => return vec![spec.clone()],
-            Self::Remove(..) => wanted.clear(),
-            Self::Scale(_, _, replicas) => {
-                let scaled =
-                    ServiceSpec { mode: Mode::Replicated { replicas: *replicas }, ..(*current).clone() };
-                wanted.pop();
-                wanted.push(Arc::new(scaled));
-            }
-            Self::Update(_, _, spec, force) => {
-                if !*force && shape(spec) == shape(&current) {
-                    wanted.pop();
-                }
-                wanted.push(spec.clone());
-            }
-            Self::Rollback(..) => {
-                let (task, ports, placement) = shape(&wanted[wanted.len().saturating_sub(2)]);
-                wanted.push(Arc::new(ServiceSpec { task, ports, placement, ..(*current).clone() }));
-            }
-            Self::Availability(..) | Self::Zone(..) => {}
-        }
-        wanted
-    }
-}
-
 impl Client {
     pub fn new(number: usize) -> Self {
         Self {
             number,
             promises: BTreeMap::new(),
+            contents: BTreeMap::new(),
+            volumes: BTreeSet::new(),
             pending: None,
             sent: None,
             sendings: 0,
@@ -179,11 +111,14 @@ impl Client {
         let request = self.pending.take()?;
         let version = match (&request, *outcome) {
             (_, Outcome::Applied { answer, .. } | Outcome::Unchanged { answer }) => match answer {
-                Answer::Service { version, .. } => version,
+                Answer::Service { version, .. } | Answer::Content { version, .. } => version,
                 _ => since,
             },
             // An earlier sending removed it, and its answer was lost.
-            (Request::Remove(..), Outcome::Rejected(Refusal::NotFound { .. })) => since,
+            (
+                Request::Remove(..) | Request::Forget(_) | Request::Discard(..),
+                Outcome::Rejected(Refusal::NotFound { .. }),
+            ) => since,
             // So it is here: nobody else changes the service, and these count each time.
             (
                 Request::Rollback(..) | Request::Update(_, _, _, true),
@@ -192,9 +127,12 @@ impl Client {
             (_, Outcome::Rejected(_)) => return None,
         };
         self.acknowledged += 1;
-        let service = request.service()?;
+        let Some(service) = request.service() else {
+            self.stored(&request, version);
+            return None;
+        };
         let before = self.promises.remove(&service).map(|promise| promise.wanted).unwrap_or_default();
-        let wanted = request.fulfilled(before);
+        let wanted = request.fulfilled(before, |spec| self.uses(spec));
         self.promises.insert(service, Promise { wanted, since, version });
         Some(service)
     }

@@ -1,12 +1,13 @@
 //! What can happen, and what members, workers and clients say to each other.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use warren_consensus::Message;
 use warren_core::state::Parts;
 use warren_core::{Command, Outcome};
 use warren_task::Action;
-use warren_types::{AssignmentVersion, TaskAssignment, TaskId, TaskReport};
+use warren_types::{AssignmentVersion, NodeCondition, TaskAssignment, TaskId, TaskReport};
 
 use crate::faults::Fault;
 use crate::manager::Key;
@@ -114,6 +115,8 @@ pub enum OnWorker {
     Steps(TaskId),
     /// It is told that something happened to a task's container.
     Looks(TaskId),
+    /// A check of the task's process is over.
+    Checks(TaskId),
     /// What an actor did is done.
     Acts(TaskId, Box<Action>, Fate),
 }
@@ -132,7 +135,8 @@ pub enum OnClient {
 pub enum ToManager {
     /// The first word, with the version of the assignment that the node has.
     Hello(AssignmentVersion),
-    Heartbeat,
+    /// With what is wrong with the node.
+    Heartbeat(BTreeSet<NodeCondition>),
     Sync(AssignmentVersion),
     Reports(u64, Vec<TaskReport>),
     /// The other end is gone.
@@ -224,6 +228,7 @@ impl OnWorker {
             Self::Listens { .. } => 3,
             Self::Steps(task) => 4 | task.number << 8,
             Self::Looks(task) => 5 | task.number << 8,
+            Self::Checks(task) => 7 | task.number << 8,
             Self::Acts(task, action, fate) => {
                 6 | task.number << 8 | (action.verb() as u64) << 24 | (*fate as u64) << 29
             }
@@ -235,7 +240,7 @@ impl ToManager {
     fn mark(&self) -> u64 {
         match self {
             Self::Hello(_) => 0,
-            Self::Heartbeat => 1,
+            Self::Heartbeat(conditions) => 1 | (conditions.len() as u64) << 4,
             Self::Sync(_) => 2,
             Self::Reports(number, reports) => 3 | (*number & 0xff) << 4 | (reports.len() as u64) << 12,
             Self::Closed => 4,

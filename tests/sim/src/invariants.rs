@@ -5,7 +5,10 @@
 
 mod acknowledged;
 mod addresses;
+mod at_home;
+mod contents;
 mod leaders;
+mod left_alone;
 mod monotone;
 mod one_image;
 mod planning;
@@ -25,6 +28,7 @@ use warren_core::{Change, Outcome, Plan, State};
 use warren_types::{ServiceId, TaskId, Timestamp};
 
 use crate::manager::Key;
+use crate::worker::Worker;
 use crate::world::World;
 
 /// Every so many entries the whole state is checked, not only what changed.
@@ -67,6 +71,14 @@ pub struct Oracle {
     gone: BTreeSet<TaskId>,
     /// What the image of a revision was where it was first used.
     images: one_image::Images,
+    /// Every version that secrets have had.
+    versions: contents::Versions,
+    /// How many times an unhealthy task got a replacement.
+    pub replaced: u64,
+    /// How many revisions were made because a secret has a new version.
+    pub followed: u64,
+    /// How many volumes got their place with a task.
+    pub settled: u64,
 }
 
 impl Oracle {
@@ -151,10 +163,23 @@ impl World {
     fn check_changes(&mut self, before: &State, outcome: &Outcome) -> Result<(), String> {
         let Outcome::Applied { changes, .. } = outcome else { return Ok(()) };
         let changes: BTreeSet<Change> = changes.iter().copied().collect();
+        if changes.iter().any(|change| matches!(change, Change::Content(_))) {
+            let follows = |change: &&Change| matches!(change, Change::Service(_));
+            self.oracle.followed += changes.iter().filter(follows).count() as u64;
+        }
         for change in changes {
             match change {
                 Change::Task(id) => self.check_task(before, id)?,
                 Change::Node(id) => monotone::node(before, &self.oracle.newest, id)?,
+                Change::Content(id) => {
+                    let Oracle { newest, versions, .. } = &mut self.oracle;
+                    newest.content(&id).into_iter().for_each(|content| versions.made(content));
+                }
+                Change::Volume(id) => {
+                    let place = |state: &State| state.volume(&id).and_then(|volume| volume.node);
+                    let settled = place(before).is_none() && place(&self.oracle.newest).is_some();
+                    self.oracle.settled += u64::from(settled);
+                }
                 Change::Service(_) | Change::Assignment(_) | Change::Cluster | Change::Token(_) => {}
             }
         }
@@ -172,6 +197,7 @@ impl World {
             None => monotone::created(&mut oracle.numbers, id)?,
         }
         slots::holds(&oracle.newest, new)?;
+        oracle.versions.known(new)?;
         reasons::holds(&oracle.newest, new)?;
         let machine = new.node.and_then(|node| workers.iter().find(|worker| worker.id == node));
         let Some(machine) = machine.map(|worker| &worker.machine) else { return Ok(()) };
@@ -186,10 +212,13 @@ impl World {
 
     /// Something changed on a worker's machine.
     pub(crate) fn oracle_machine(&mut self, worker: usize, task: TaskId) {
-        let machine = &self.workers[worker].machine;
-        let held = addresses::on_machine(machine, task, &self.oracle.gone);
-        let used = machine.get(&task).map_or(Ok(()), |remains| self.oracle.images.used(task, remains));
-        self.demand(held.and(used));
+        let Worker { id, machine, .. } = &self.workers[worker];
+        let mut held = addresses::on_machine(machine, task, &self.oracle.gone);
+        if let Some(remains) = machine.get(&task) {
+            held = held.and_then(|()| self.oracle.images.used(task, remains));
+            held = held.and_then(|()| at_home::holds(&self.oracle.newest, *id, task, remains));
+        }
+        self.demand(held);
     }
 
     /// A leader planned.
@@ -197,7 +226,9 @@ impl World {
         let Some(run) = self.life(host) else { return };
         let held = planning::again_is_empty(&run.state, key, now, plan);
         let held = held.and_then(|()| start_first::holds(&run.state, plan));
-        self.demand(held);
+        let left = left_alone::holds(&run.state, plan);
+        self.oracle.replaced += left.as_ref().copied().unwrap_or_default();
+        self.demand(held.and(left.map(drop)));
     }
 
     /// A client was promised something: whoever has applied as much must hold it.

@@ -4,6 +4,7 @@
 //! `worker/machine.rs` is what is really there.
 
 mod actors;
+mod health;
 mod machine;
 mod session;
 
@@ -12,8 +13,8 @@ use std::sync::Arc;
 
 use warren_task::{Action, Found};
 use warren_types::{
-    AssignmentVersion, Bytes, Id, ImageDigest, ImageReference, MilliCpu, NodeDescription, NodeId, NodeName,
-    Resources, TaskAssignment, TaskId, TaskReport,
+    AssignmentVersion, Bytes, Id, ImageDigest, ImageReference, MilliCpu, NodeCondition, NodeDescription,
+    NodeId, NodeName, Resources, TaskAssignment, TaskId, TaskReport,
 };
 
 use crate::event::{Event, OnWorker};
@@ -42,6 +43,8 @@ pub struct Worker {
     boots: u64,
     /// How far the wall clock is off, in milliseconds.
     pub clock_off: i64,
+    /// What is wrong with it.
+    conditions: BTreeSet<NodeCondition>,
     pub agent: Option<Agent>,
 }
 
@@ -83,18 +86,21 @@ struct Actor {
     dismissed: bool,
     /// What it does now.
     doing: Option<(Action, Fate)>,
+    /// A check is to come.
+    is_checked: bool,
 }
 
 impl Actor {
     fn new(wanted: Option<Arc<TaskAssignment>>, now: warren_types::Timestamp) -> Self {
-        Self { wanted, found: Found::new(now), dismissed: false, doing: None }
+        Self { wanted, found: Found::new(now), dismissed: false, doing: None, is_checked: false }
     }
 }
 
 impl Worker {
     pub fn new(number: usize) -> Self {
         let id = NodeId(Id(100 + number as u128));
-        Self { id, machine: BTreeMap::new(), cache: None, boots: 0, clock_off: 0, agent: None }
+        let (machine, conditions) = (BTreeMap::new(), BTreeSet::new());
+        Self { id, machine, cache: None, boots: 0, clock_off: 0, conditions, agent: None }
     }
 
     pub fn boot(&self) -> Option<u64> {
@@ -224,6 +230,7 @@ impl World {
             OnWorker::Listens { connection, heard } => self.listens(worker, connection, heard),
             OnWorker::Steps(task) => self.steps(worker, task),
             OnWorker::Looks(task) => self.looks(worker, task),
+            OnWorker::Checks(task) => self.checks(worker, task),
             OnWorker::Acts(task, action, fate) => self.acts(worker, task, &action, fate),
         }
     }

@@ -62,6 +62,12 @@ pub struct History {
     pub installed: u64,
     /// How many reads through raft were answered.
     pub reads: u64,
+    /// How many revisions were made because a secret has a new version.
+    pub followed: u64,
+    /// How many volumes got their place with a task.
+    pub settled: u64,
+    /// How many times an unhealthy task got a replacement.
+    pub replaced: u64,
     /// Virtual milliseconds until everything was at rest.
     pub lasted: u64,
 }
@@ -224,6 +230,9 @@ impl World {
             changes: self.oracle.membership_changes(),
             installed: self.installed_snapshots,
             reads: self.reads_answered,
+            followed: self.oracle.followed,
+            settled: self.oracle.settled,
+            replaced: self.oracle.replaced,
             lasted: self.now - EPOCH,
         })
     }

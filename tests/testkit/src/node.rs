@@ -42,6 +42,7 @@ pub struct Settings {
     environment: Vec<(String, String)>,
     containerd_socket: Option<PathBuf>,
     small_disk: Option<u64>,
+    own_program: bool,
 }
 
 impl Settings {
@@ -69,6 +70,13 @@ impl Settings {
     #[must_use]
     pub fn containerd(mut self, socket: &Path) -> Settings {
         self.containerd_socket = Some(socket.to_owned());
+        self
+    }
+
+    /// Runs the node by its part's own program, `warren-worker` or `warren-manager`, instead of `warren`.
+    #[must_use]
+    pub fn own_program(mut self) -> Settings {
+        self.own_program = true;
         self
     }
 
@@ -413,7 +421,11 @@ fn cli(host: &Host, scratch: &Scratch) -> Warren {
 
 #[track_caller]
 fn spawn(host: &Host, scratch: &Scratch, settings: &Settings, part: &Part, words: &[&str]) -> Process {
-    let mut command = cli(host, scratch).command(words);
+    // `warren-worker` and `warren-manager` have the verbs of `warren worker` and `warren manager`.
+    let mut command = match settings.own_program {
+        true => cli(host, scratch).beside(&format!("warren-{}", words[0])).command(&words[1..]),
+        false => cli(host, scratch).command(words),
+    };
     command.arg("--data-dir").arg(data_dir(scratch, settings)).arg("--run-dir").arg(run_dir(scratch));
     if !matches!(part, Part::Manager) {
         command.arg("--containerd-socket").arg(containerd_socket(scratch, settings));

@@ -72,6 +72,13 @@ impl Warren {
         self
     }
 
+    /// Runs another program of this build from now on, which lies beside `warren`.
+    #[must_use]
+    pub fn beside(mut self, name: &str) -> Warren {
+        self.program = self.program.with_file_name(name);
+        self
+    }
+
     /// A command that will run `warren` with `arguments`: for those that stay in the foreground. Settings of
     /// the person who runs the tests do not reach it.
     pub fn command(&self, arguments: &[&str]) -> Command {

@@ -17,6 +17,10 @@ pub enum Action {
     EnsureNetwork,
     /// Directory with the files that the container sees and its log.
     EnsureFiles,
+    /// Make the volumes that the task mounts, and fill those that are empty from the image.
+    EnsureVolumes,
+    /// Files of the task's secrets and configs in memory. Needs a manager only where they are not there wholly.
+    EnsureContents,
     /// Take the published host ports for this node, without sending the task any traffic; a task that was
     /// served is withdrawn.
     HoldPorts,
@@ -38,6 +42,8 @@ pub enum Action {
     RemoveContainer,
     /// Undo [`Action::EnsureNetwork`].
     RemoveNetwork,
+    /// Undo [`Action::EnsureContents`]. Volumes outlive their tasks.
+    RemoveContents,
     /// No traffic, and the host ports are free unless another task of the service holds them.
     ReleasePorts,
     /// Undo [`Action::EnsureFiles`].
@@ -52,6 +58,8 @@ pub enum Verb {
     EnsureImage,
     EnsureNetwork,
     EnsureFiles,
+    EnsureVolumes,
+    EnsureContents,
     HoldPorts,
     Serve,
     EnsureContainer,
@@ -62,6 +70,7 @@ pub enum Verb {
     DeleteProcess,
     RemoveContainer,
     RemoveNetwork,
+    RemoveContents,
     ReleasePorts,
     RemoveFiles,
 }
@@ -74,6 +83,8 @@ impl Action {
             Self::EnsureImage => Verb::EnsureImage,
             Self::EnsureNetwork => Verb::EnsureNetwork,
             Self::EnsureFiles => Verb::EnsureFiles,
+            Self::EnsureVolumes => Verb::EnsureVolumes,
+            Self::EnsureContents => Verb::EnsureContents,
             Self::HoldPorts => Verb::HoldPorts,
             Self::Serve => Verb::Serve,
             Self::EnsureContainer => Verb::EnsureContainer,
@@ -84,6 +95,7 @@ impl Action {
             Self::DeleteProcess => Verb::DeleteProcess,
             Self::RemoveContainer => Verb::RemoveContainer,
             Self::RemoveNetwork => Verb::RemoveNetwork,
+            Self::RemoveContents => Verb::RemoveContents,
             Self::ReleasePorts => Verb::ReleasePorts,
             Self::RemoveFiles => Verb::RemoveFiles,
         }
@@ -98,6 +110,8 @@ impl Verb {
             Self::EnsureImage
                 | Self::EnsureNetwork
                 | Self::EnsureFiles
+                | Self::EnsureVolumes
+                | Self::EnsureContents
                 | Self::HoldPorts
                 | Self::Serve
                 | Self::EnsureContainer
@@ -130,6 +144,8 @@ impl fmt::Display for Verb {
             Self::EnsureImage => "getting the image",
             Self::EnsureNetwork => "making the network",
             Self::EnsureFiles => "writing the task's files",
+            Self::EnsureVolumes => "making its volumes",
+            Self::EnsureContents => "getting its secrets and configs",
             Self::HoldPorts => "taking the published ports",
             Self::Serve => "publishing the ports",
             Self::EnsureContainer => "making the container",
@@ -140,6 +156,7 @@ impl fmt::Display for Verb {
             Self::DeleteProcess => "clearing the ended process",
             Self::RemoveContainer => "removing the container",
             Self::RemoveNetwork => "removing the network",
+            Self::RemoveContents => "removing its secrets and configs",
             Self::ReleasePorts => "releasing the published ports",
             Self::RemoveFiles => "removing the task's files",
         })

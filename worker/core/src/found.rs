@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use warren_types::{Exit, ImageDigest, Timestamp};
+use warren_types::{Desired, Exit, Health, ImageDigest, TaskAssignment, Timestamp};
 
 use crate::action::{Action, Verb};
 use crate::ledger::{Ledger, Phase};
@@ -27,6 +27,12 @@ pub struct Found {
     pub network: Presence,
     /// The task's directory.
     pub files: Presence,
+    /// The volumes that it mounts. Nobody counts on their being absent.
+    pub volumes: Presence,
+    /// The files of its secrets and configs.
+    pub contents: Presence,
+    /// What the checks of this agent say of the process that runs; `None` before the first of them is over.
+    pub checked: Option<Checked>,
     /// The task's share in its service's published ports on this node.
     pub ports: Ports,
     /// The history of its attempts.
@@ -48,6 +54,15 @@ pub enum Sight {
     Stale,
     /// Nothing is known to have happened since.
     Fresh,
+}
+
+/// What checks say of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    /// Starting, healthy or unhealthy.
+    pub health: Health,
+    /// Why it is not healthy, in words; empty when it is.
+    pub reason: String,
 }
 
 /// The container's record and process.
@@ -166,6 +181,9 @@ impl Found {
             image: Image::Unknown,
             network: Presence::Unknown,
             files: Presence::Unknown,
+            volumes: Presence::Unknown,
+            contents: Presence::Unknown,
+            checked: None,
             ports: Ports::Unknown,
             ledger: Ledger::first(),
             stop: None,
@@ -189,11 +207,54 @@ impl Found {
             });
         }
         // The start that the agent itself saw is more exact than what a look can tell.
-        self.container = match (container, self.container, &self.ledger.phase) {
+        let container = match (container, self.container, &self.ledger.phase) {
             (Container::Running { .. }, Container::Running { since }, _) => Container::Running { since },
-            (Container::Running { .. }, _, Phase::Started { at }) => Container::Running { since: *at },
+            (Container::Running { .. }, _, Phase::Started { at, .. }) => Container::Running { since: *at },
             (seen, _, _) => seen,
         };
+        self.is_now(container);
+    }
+
+    /// What was found of a process means nothing for the next one.
+    fn is_now(&mut self, container: Container) {
+        if !(self.container.is_running() && container.is_running()) {
+            self.checked = None;
+        }
+        self.container = container;
+    }
+
+    /// A check of the process that runs is over. One of a process that has ended since changes nothing.
+    pub fn checked(&mut self, checked: Checked) {
+        if self.container.is_running() {
+            self.checked = Some(checked);
+        }
+    }
+
+    /// What the task's checks say: those of this agent, before them those of the agents before it.
+    pub fn health(&self, wanted: Option<&TaskAssignment>) -> Health {
+        let has_check =
+            wanted.is_some_and(|task| task.spec.health.is_some() && task.desired <= Desired::Running);
+        if !has_check || !self.container.is_running() {
+            return Health::None;
+        }
+        match (&self.checked, &self.ledger.phase) {
+            (Some(checked), _) => checked.health,
+            (None, Phase::Started { health: Health::None, .. }) => Health::Starting,
+            (None, Phase::Started { health, .. }) => *health,
+            (None, _) => Health::Starting,
+        }
+    }
+
+    /// What the next agent must know of the task's health, where the ledger does not say it yet.
+    pub(crate) fn unrecorded_health(&self, wanted: Option<&TaskAssignment>) -> Option<Health> {
+        let recorded = match self.ledger.phase {
+            Phase::Started { health, .. } => health,
+            _ => Health::None,
+        };
+        match self.health(wanted) {
+            health @ (Health::Healthy | Health::Unhealthy) if health != recorded => Some(health),
+            _ => None,
+        }
     }
 
     /// [`Action::EnsureImage`] is under way; `said` is how far it has come, in words.
@@ -216,11 +277,14 @@ impl Found {
             Action::RemoveNetwork => self.network = Presence::Absent,
             Action::EnsureFiles => self.files = Presence::Present,
             Action::RemoveFiles => self.files = Presence::Absent,
+            Action::EnsureVolumes => self.volumes = Presence::Present,
+            Action::EnsureContents => self.contents = Presence::Present,
+            Action::RemoveContents => self.contents = Presence::Absent,
             Action::HoldPorts => self.ports = Ports::Held,
             Action::Serve => self.ports = Ports::Serving,
             Action::ReleasePorts => self.ports = Ports::Released,
-            Action::EnsureContainer => self.container = Container::Created,
-            Action::Start => self.container = Container::Running { since: now },
+            Action::EnsureContainer => self.is_now(Container::Created),
+            Action::Start => self.is_now(Container::Running { since: now }),
             Action::RecordLedger(ledger) => self.ledger = ledger.clone(),
             Action::SignalStop => self.stop = Some(StopSent { at: now, killed_at: None }),
             Action::Kill => {
@@ -229,8 +293,8 @@ impl Found {
                 // Nobody tells of the end of a process that had ended before.
                 self.overtaken();
             }
-            Action::DeleteProcess => self.container = Container::Recorded,
-            Action::RemoveContainer => self.container = Container::Absent,
+            Action::DeleteProcess => self.is_now(Container::Recorded),
+            Action::RemoveContainer => self.is_now(Container::Absent),
         }
         // The task got ahead: what failed before may work now.
         self.troubles.clear();
@@ -243,13 +307,21 @@ impl Found {
             Verb::EnsureImage => self.image = Image::Unknown,
             Verb::EnsureNetwork | Verb::RemoveNetwork => self.network = Presence::Unknown,
             Verb::EnsureFiles | Verb::RemoveFiles => self.files = Presence::Unknown,
+            Verb::EnsureVolumes => {
+                self.volumes = Presence::Unknown;
+                // Perhaps because the image that fills them went meanwhile.
+                self.image = Image::Unknown;
+            }
+            Verb::EnsureContents | Verb::RemoveContents => self.contents = Presence::Unknown,
             Verb::HoldPorts | Verb::Serve | Verb::ReleasePorts => self.ports = Ports::Unknown,
             verb if verb.is_about_the_container() => self.overtaken(),
             _ => (),
         }
         if verb == Verb::EnsureContainer {
-            // Perhaps because the image went meanwhile.
+            // Perhaps because the image went meanwhile, or what it mounts.
             self.image = Image::Unknown;
+            self.volumes = Presence::Unknown;
+            self.contents = Presence::Unknown;
         }
         let before = self.troubles.get(&verb).map_or(0, |trouble| trouble.failures);
         let failures = before.saturating_add(1);
@@ -272,6 +344,8 @@ impl Found {
         };
         doubt(&mut self.network);
         doubt(&mut self.files);
+        doubt(&mut self.volumes);
+        doubt(&mut self.contents);
     }
 
     /// The causes of transient failures may be gone: try again at once.

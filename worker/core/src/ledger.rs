@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use warren_types::{Exit, TaskState, Timestamp};
+use warren_types::{Exit, Health, TaskState, Timestamp};
 
 /// How much of a reason is kept: a container label holds at most 4096 bytes.
 const MAX_REASON: usize = 1024;
@@ -38,6 +38,10 @@ pub enum Phase {
     Started {
         /// When.
         at: Timestamp,
+        /// What its checks found, once that is healthy or unhealthy; `None` before that, and without checks. It is
+        /// written before managers hear of it, so that the next agent neither takes back that a task is ready nor
+        /// says it of one that never was.
+        health: Health,
     },
     /// The attempt before it ended; this one starts later.
     Waiting {
@@ -100,7 +104,16 @@ impl Ledger {
         let mut starts = self.starts.clone();
         starts.push(at);
         starts.drain(..starts.len().saturating_sub(keep));
-        Self { phase: Phase::Started { at }, starts, ..self.clone() }
+        Self { phase: Phase::Started { at, health: Health::None }, starts, ..self.clone() }
+    }
+
+    /// What is known of the process that was started.
+    pub(crate) fn found_to_be(&self, found: Health) -> Self {
+        let phase = match &self.phase {
+            Phase::Started { at, .. } => Phase::Started { at: *at, health: found },
+            other => other.clone(),
+        };
+        Self { phase, ..self.clone() }
     }
 
     /// The next attempt's time has come.
@@ -143,7 +156,13 @@ impl fmt::Display for Ledger {
         }
         match &self.phase {
             Phase::Open => write!(f, " phase=open"),
-            Phase::Started { at } => write!(f, " phase=started at={}", at.0),
+            Phase::Started { at, health } => {
+                write!(f, " phase=started at={}", at.0)?;
+                match health {
+                    Health::Healthy | Health::Unhealthy => write!(f, " health={}", health.as_str()),
+                    Health::None | Health::Starting => Ok(()),
+                }
+            }
             Phase::Waiting { since, until } => write!(f, " phase=waiting at={} until={}", since.0, until.0),
             Phase::Ended { at, verdict, reason } => {
                 let verdict = match verdict {
@@ -169,6 +188,7 @@ struct Parts<'a> {
     phase: &'a str,
     at: u64,
     until: u64,
+    health: Health,
     reason: &'a str,
 }
 
@@ -190,6 +210,10 @@ impl<'a> Parts<'a> {
                 }
                 "phase" => parts.phase = value,
                 "at" => parts.at = value.parse().ok()?,
+                "health" => {
+                    let mut known = [Health::Healthy, Health::Unhealthy].into_iter();
+                    parts.health = known.find(|known| known.as_str() == value).unwrap_or_default();
+                }
                 "until" => parts.until = value.parse().ok()?,
                 _ => (),
             }
@@ -202,7 +226,7 @@ impl<'a> Parts<'a> {
         let ended = |verdict| Phase::Ended { at, verdict, reason: self.reason.to_string() };
         let phase = match self.phase {
             "open" => Phase::Open,
-            "started" => Phase::Started { at },
+            "started" => Phase::Started { at, health: self.health },
             "waiting" => Phase::Waiting { since: at, until: Timestamp(self.until) },
             "shutdown" => ended(Verdict::Shutdown),
             "complete" => ended(Verdict::Completed),
@@ -248,7 +272,15 @@ mod tests {
         let cases = [
             (Ledger::first(), "v1 attempt=1 delay=0 phase=open".to_string()),
             (ledger(Phase::Open), format!("{base} phase=open")),
-            (ledger(Phase::Started { at }), format!("{base} phase=started at=5")),
+            (ledger(Phase::Started { at, health: Health::None }), format!("{base} phase=started at=5")),
+            (
+                ledger(Phase::Started { at, health: Health::Healthy }),
+                format!("{base} phase=started at=5 health=healthy"),
+            ),
+            (
+                ledger(Phase::Started { at, health: Health::Unhealthy }),
+                format!("{base} phase=started at=5 health=unhealthy"),
+            ),
             (ledger(Phase::Waiting { since: at, until }), format!("{base} phase=waiting at=5 until=9")),
             (ledger(ended(Verdict::Shutdown)), format!("{base} phase=shutdown at=5 reason=a = b reason=c")),
             (ledger(ended(Verdict::Completed)), format!("{base} phase=complete at=5 reason=a = b reason=c")),

@@ -18,7 +18,7 @@ mod step;
 mod words;
 
 pub use action::{Action, Verb};
-pub use found::{Container, Found, Image, Ports, Presence, Severity, Sight, StopSent, Trouble};
+pub use found::{Checked, Container, Found, Image, Ports, Presence, Severity, Sight, StopSent, Trouble};
 pub use ledger::{DecodeLedgerError, Ledger, Phase, Verdict};
 pub use order::supersedes;
 pub use report::{is_worth_telling, report};

@@ -14,7 +14,7 @@ fn rank(report: &TaskReport) -> (bool, u32, TaskState) {
 
 #[cfg(test)]
 mod tests {
-    use warren_types::{Id, ServiceId, TaskId, Timestamp};
+    use warren_types::{Health, Id, ServiceId, TaskId, Timestamp};
 
     use super::*;
 
@@ -33,6 +33,7 @@ mod tests {
             removed,
             next_attempt,
             image,
+            health: Health::None,
         }
     }
 

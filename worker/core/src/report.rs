@@ -1,7 +1,7 @@
 //! What managers and people are told of a task.
 
 use warren_types::{
-    Bytes, Desired, Exit, ImageDigest, TaskAssignment, TaskId, TaskReport, TaskState, Timestamp,
+    Bytes, Desired, Exit, Health, ImageDigest, TaskAssignment, TaskId, TaskReport, TaskState, Timestamp,
 };
 
 use crate::found::{Container, Found, Image, Ports, Presence, Sight};
@@ -14,7 +14,10 @@ pub fn report(task: TaskId, wanted: Option<&TaskAssignment>, found: &Found) -> T
     let going = wanted.is_none_or(|wanted| wanted.desired > Desired::Running);
     let (state, since) = state(wanted, found, going);
     let published = wanted.is_some_and(|wanted| wanted.ports.is_empty()) || found.ports == Ports::Serving;
-    let ready = state == TaskState::Running && found.container.is_running() && published && !going;
+    let health = found.health(wanted);
+    let well = matches!(health, Health::None | Health::Healthy);
+    let runs = state == TaskState::Running && found.container.is_running();
+    let ready = runs && published && well && !going;
     TaskReport {
         task,
         attempt: found.ledger.attempt,
@@ -26,6 +29,7 @@ pub fn report(task: TaskId, wanted: Option<&TaskAssignment>, found: &Found) -> T
         removed: going && is_gone(found) && wanted.is_none_or(|wanted| wanted.desired == Desired::Remove),
         next_attempt: if going { None } else { next_attempt(found) },
         image: if going { None } else { wanted.and_then(|wanted| unsettled_image(wanted, found)) },
+        health,
     }
 }
 
@@ -47,12 +51,14 @@ fn unsettled_image(wanted: &TaskAssignment, found: &Found) -> Option<ImageDigest
 }
 
 /// Whether a report says anything: not about a process that an earlier agent started, before this one has found
-/// out whether it gets its traffic. Where that fails, the report says why.
+/// out whether it gets its traffic, and not that it is healthy or unhealthy before the next agent would know. Where
+/// that fails, the report says why.
 pub fn is_worth_telling(wanted: Option<&TaskAssignment>, found: &Found) -> bool {
     let publishes =
         wanted.is_some_and(|wanted| wanted.desired <= Desired::Running && !wanted.ports.is_empty());
     let may_serve = publishes && found.container.is_running() && found.ports == Ports::Unknown;
-    !may_serve || !found.troubles.is_empty()
+    let is_known = !may_serve && found.unrecorded_health(wanted).is_none();
+    is_known || !found.troubles.is_empty()
 }
 
 /// Nothing of the task is left on the node.
@@ -61,6 +67,7 @@ fn is_gone(found: &Found) -> bool {
         && found.container == Container::Absent
         && found.network == Presence::Absent
         && found.files == Presence::Absent
+        && found.contents == Presence::Absent
         && found.ports == Ports::Released
         && found.ledger.verdict().is_some()
 }
@@ -79,7 +86,7 @@ fn state(wanted: Option<&TaskAssignment>, found: &Found, going: bool) -> (TaskSt
     match found.ledger.phase {
         Phase::Ended { at, verdict, .. } => (verdict.state(), at),
         // The end of its process is not recorded yet; the next step does that.
-        Phase::Started { at } => (TaskState::Running, at),
+        Phase::Started { at, .. } => (TaskState::Running, at),
         Phase::Waiting { since, .. } => (TaskState::Starting, since),
         Phase::Open => (opening(wanted, found, going), found.accepted_at),
     }
@@ -108,11 +115,24 @@ fn reason(wanted: Option<&TaskAssignment>, found: &Found, ready: bool) -> String
     let limit = wanted.and_then(|wanted| wanted.spec.limits.memory);
     let said = match found.container {
         Container::Running { .. } if ready => String::new(),
-        Container::Running { .. } => stopping(wanted, found),
+        Container::Running { .. } if found.stop.is_some() => stopping(wanted, found),
+        Container::Running { .. } => unwell(wanted, found),
         Container::Stopped { exit, .. } => words::ending(Some(exit), limit),
         Container::Absent | Container::Recorded | Container::Created => waiting(wanted, found, limit),
     };
     with_trouble(said, found)
+}
+
+/// Why a process that runs is not ready, as far as its checks say.
+fn unwell(wanted: Option<&TaskAssignment>, found: &Found) -> String {
+    match (&found.checked, found.health(wanted)) {
+        (_, Health::None | Health::Healthy) => String::new(),
+        (Some(checked), _) => checked.reason.clone(),
+        (None, Health::Starting) => "no check has succeeded yet".to_string(),
+        (None, Health::Unhealthy) => {
+            "unhealthy, as an earlier agent of the node found; it is asked again".to_string()
+        }
+    }
 }
 
 fn stopping(wanted: Option<&TaskAssignment>, found: &Found) -> String {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use warren_types::spec::MountSource;
 use warren_types::spec::{DEFAULT_STOP_GRACE, LONGEST_RESTART_DELAY};
-use warren_types::{Desired, Exit, ImageDigest, TaskAssignment, Timestamp};
+use warren_types::{Desired, Exit, Health, ImageDigest, TaskAssignment, Timestamp};
 
 use crate::action::{Action, Verb};
 use crate::found::{Container, Found, Image, LONGEST_RETRY, Ports, Presence, Sight};
@@ -29,7 +30,10 @@ pub enum Step {
 /// Asking again without a change gives the same answer.
 pub fn step(wanted: Option<&TaskAssignment>, found: &Found, now: Timestamp) -> Step {
     if found.sight != Sight::Fresh {
-        return unless_it_just_failed(Action::Inspect, found, now);
+        // Traffic for a process that fails its checks does not wait until containerd answers.
+        let fails = found.health(wanted) == Health::Unhealthy && found.ports == Ports::Serving;
+        let todo = fails.then_some(Action::HoldPorts).into_iter().chain([Action::Inspect]);
+        return in_any_order(todo, found, now);
     }
     let grace = wanted.map_or(DEFAULT_STOP_GRACE, |task| task.spec.stop_grace);
     let ended = found.ledger.verdict().is_some();
@@ -104,14 +108,29 @@ fn record(ledger: Ledger, found: &Found, now: Timestamp) -> Step {
 fn keep_running(task: &TaskAssignment, found: &Found, since: Timestamp, now: Timestamp) -> Step {
     let recorded = matches!(found.ledger.phase, Phase::Started { .. });
     let keep = restart::kept_starts(&task.spec.restart);
-    let serving = task.ports.is_empty() || found.ports == Ports::Serving;
+    let share = share(task, found);
+    // Nothing comes before this, where a process that fails its checks gets traffic.
+    let withdraw =
+        share.clone().filter(|action| *action == Action::HoldPorts && found.ports == Ports::Serving);
+    let health = found.unrecorded_health(Some(task)).filter(|_| recorded);
     let todo = [
+        withdraw,
         (found.network != Presence::Present).then_some(Action::EnsureNetwork),
         (found.files != Presence::Present).then_some(Action::EnsureFiles),
-        (!serving).then_some(Action::Serve),
+        share,
         (!recorded).then(|| Action::RecordLedger(found.ledger.started(since, keep))),
+        health.map(|health| Action::RecordLedger(found.ledger.found_to_be(health))),
     ];
     in_any_order(todo.into_iter().flatten(), found, now)
+}
+
+/// What its share in published ports still needs: a process that has checks gets traffic only while they succeed.
+fn share(task: &TaskAssignment, found: &Found) -> Option<Action> {
+    let (wanted, action) = match found.health(Some(task)) {
+        Health::None | Health::Healthy => (Ports::Serving, Action::Serve),
+        Health::Starting | Health::Unhealthy => (Ports::Held, Action::HoldPorts),
+    };
+    (!task.ports.is_empty() && found.ports != wanted).then_some(action)
 }
 
 /// The exit is recorded before the process is cleared, since it is lost with it.
@@ -153,12 +172,23 @@ pub fn pin(task: &TaskAssignment) -> Option<ImageDigest> {
     task.digest.clone().or_else(named)
 }
 
-/// The image first, since it may take long; the rest while managers settle what the image is for all.
+fn has_volumes(task: &TaskAssignment) -> bool {
+    task.spec.mounts.iter().any(|mount| matches!(mount.source, MountSource::Volume { .. }))
+}
+
+fn has_contents(task: &TaskAssignment) -> bool {
+    !task.spec.secrets.is_empty() || !task.spec.configs.is_empty()
+}
+
+/// The image first, since it may take long; the rest while managers settle what the image is for all. Volumes are
+/// filled from it, so they come after that, and secrets are on the node no longer than they must.
 fn prepare_and_start(task: &TaskAssignment, found: &Found, now: Timestamp) -> Step {
     let pin = pin(task);
-    // A record keeps what it was made from. One that no container could be made of may lack its image.
+    // A record keeps what it was made from. One that no container could be made of may lack its image, and so may
+    // volumes that could not be filled.
+    let failed = |verb| found.troubles.contains_key(&verb);
     let needs_image =
-        found.container == Container::Absent || found.troubles.contains_key(&Verb::EnsureContainer);
+        found.container == Container::Absent || failed(Verb::EnsureContainer) || failed(Verb::EnsureVolumes);
     let has_image = match &found.image {
         Image::Present(digest) => pin.as_ref().is_none_or(|pin| pin == digest),
         Image::Unknown | Image::Arriving { .. } => false,
@@ -173,6 +203,10 @@ fn prepare_and_start(task: &TaskAssignment, found: &Found, now: Timestamp) -> St
         Action::HoldPorts
     } else if found.container == Container::Absent && pin.is_none() {
         return Step::Settled;
+    } else if has_volumes(task) && found.volumes != Presence::Present {
+        Action::EnsureVolumes
+    } else if has_contents(task) && found.contents != Presence::Present {
+        Action::EnsureContents
     } else if found.container != Container::Created {
         Action::EnsureContainer
     } else if task.desired == Desired::Running {
@@ -200,10 +234,11 @@ fn take_down(found: &Found, grace: Duration, extent: Extent, now: Timestamp) -> 
             unless_it_just_failed(Action::RemoveContainer, found, now)
         }
         Container::Recorded | Container::Absent => {
+            let contents = (found.contents != Presence::Absent).then_some(Action::RemoveContents);
             let network = (found.network != Presence::Absent).then_some(Action::RemoveNetwork);
             let files = extent == Extent::Everything && found.files != Presence::Absent;
             let files = files.then_some(Action::RemoveFiles);
-            in_any_order([release, network, files].into_iter().flatten(), found, now)
+            in_any_order([release, contents, network, files].into_iter().flatten(), found, now)
         }
     }
 }

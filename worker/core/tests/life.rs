@@ -3,17 +3,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use warren_task::{
-    Action, Container, Found, Ledger, Phase, Presence, Severity, Sight, Step, Verdict, report, step,
-    supersedes,
+    Action, Checked, Container, Found, Ledger, Phase, Presence, Severity, Sight, Step, Verdict,
+    is_worth_telling, report, step, supersedes,
 };
-use warren_types::spec::{RestartCondition, RestartPolicy};
+use warren_types::spec::{
+    ContentMount, HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy,
+};
 use warren_types::{
-    Desired, Exit, Id, ImageDigest, Protocol, PublishMode, PublishedPort, ServiceId, TaskAssignment, TaskId,
-    TaskReport, TaskSpec, Timestamp,
+    Desired, Exit, Health, Id, ImageDigest, Protocol, PublishMode, PublishedPort, ServiceId, TaskAssignment,
+    TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
 };
 
 /// What is really there. It outlives the agent, but for the ports, which the agent's own process holds.
@@ -29,6 +32,8 @@ struct World {
     made_of: Option<ImageDigest>,
     network: bool,
     files: bool,
+    volumes: bool,
+    contents: bool,
     serving: bool,
     deaf: bool,
     starts: u32,
@@ -54,6 +59,10 @@ enum Event {
     Stumbles,
     /// The image is deleted from the node.
     LosesImage,
+    /// The tmpfs with its secrets is gone.
+    LosesContents,
+    /// A check is over.
+    Checks(Health),
     /// The tag gets another meaning.
     Moves,
     /// Managers settle what the image is: what this node said, or what another did.
@@ -69,7 +78,7 @@ struct Play {
 }
 
 impl Play {
-    fn new(deaf: bool, condition: RestartCondition) -> Self {
+    fn new(deaf: bool, condition: RestartCondition, has_more: bool) -> Self {
         let now = Timestamp(1_000_000);
         let world = World {
             container: Container::Absent,
@@ -79,11 +88,13 @@ impl Play {
             made_of: None,
             network: false,
             files: false,
+            volumes: false,
+            contents: false,
             serving: false,
             deaf,
             starts: 0,
         };
-        Self { world, found: Found::new(now), task: task(condition), now, highest: None }
+        Self { world, found: Found::new(now), task: task(condition, has_more), now, highest: None }
     }
 
     /// Does the effect of `action`; the asserts are what must never be asked of a node.
@@ -97,8 +108,19 @@ impl Play {
             Action::EnsureNetwork => world.network = true,
             Action::EnsureFiles => world.files = true,
             Action::HoldPorts | Action::ReleasePorts => world.serving = false,
+            Action::EnsureVolumes => {
+                assert!(world.volumes || world.image.is_some(), "filled from nothing");
+                world.volumes = true;
+            }
+            Action::EnsureContents => world.contents = true,
+            Action::RemoveContents => {
+                assert!(!world.container.is_running(), "the secrets of a running process");
+                world.contents = false;
+            }
             Action::Serve => {
                 assert!(world.network, "traffic for a task without a network");
+                let health = self.found.health(Some(&self.task));
+                assert!(matches!(health, Health::None | Health::Healthy), "traffic while {health:?}");
                 world.serving = true;
             }
             Action::EnsureContainer => {
@@ -162,11 +184,16 @@ impl Play {
             return answer;
         };
         let fate = match (action, fate) {
-            // Nothing can be made of an image that is not here.
-            (Action::EnsureContainer, Fate::Succeeds | Fate::FailsAfter) if self.lacks_image() => {
-                Fate::FailsBefore
+            // Nothing can be made of what is not here.
+            (Action::EnsureContainer, Fate::Succeeds | Fate::FailsAfter) if self.lacks() => Fate::FailsBefore,
+            (Action::EnsureContainer, Fate::CrashesAfter) if self.lacks() => Fate::CrashesBefore,
+            (Action::EnsureVolumes, fate) if !self.world.volumes && self.world.image.is_none() => {
+                match fate {
+                    Fate::Succeeds | Fate::FailsAfter => Fate::FailsBefore,
+                    Fate::CrashesAfter => Fate::CrashesBefore,
+                    fate => fate,
+                }
             }
-            (Action::EnsureContainer, Fate::CrashesAfter) if self.lacks_image() => Fate::CrashesBefore,
             (_, fate) => fate,
         };
         if matches!(fate, Fate::Succeeds | Fate::FailsAfter | Fate::CrashesAfter) {
@@ -199,6 +226,12 @@ impl Play {
         answer
     }
 
+    /// What the container is made of, or what it mounts, is not here.
+    fn lacks(&self) -> bool {
+        let mounts = !self.task.spec.secrets.is_empty();
+        self.lacks_image() || mounts && !(self.world.contents && self.world.volumes)
+    }
+
     fn lacks_image(&self) -> bool {
         let wanted = self.world.made_of.as_ref().or(self.task.digest.as_ref());
         wanted.is_none() || self.world.image.as_ref() != wanted
@@ -207,6 +240,7 @@ impl Play {
     /// Keeps the highest report, as a manager does.
     fn tell(&mut self) {
         let said = report(self.task.id, Some(&self.task), &self.found);
+        assert!(!said.ready || matches!(said.health, Health::None | Health::Healthy), "{said:?}");
         if said.removed {
             assert!(self.is_empty(), "said removed, but {:?}", self.world);
         }
@@ -216,8 +250,8 @@ impl Play {
     }
 
     fn is_empty(&self) -> bool {
-        let World { container, label, network, files, serving, .. } = &self.world;
-        *container == Container::Absent && label.is_none() && !network && !files && !serving
+        let World { container, label, network, files, contents, serving, .. } = &self.world;
+        *container == Container::Absent && label.is_none() && !network && !files && !contents && !serving
     }
 
     fn meet(&mut self, event: &Event) {
@@ -239,6 +273,16 @@ impl Play {
                 self.found.distrust_surroundings();
             }
             Event::LosesImage => self.world.image = None,
+            Event::LosesContents => {
+                if !self.world.container.is_running() {
+                    self.world.contents = false;
+                }
+            }
+            Event::Checks(health) => {
+                if self.world.container.is_running() && self.task.spec.health.is_some() {
+                    self.found.checked(Checked { health: *health, reason: "it said".into() });
+                }
+            }
             Event::Moves => self.world.registry = digest('b'),
             Event::Settles(by_another) => {
                 let said = self.highest.as_ref().and_then(|said| said.image.clone());
@@ -248,11 +292,14 @@ impl Play {
         }
     }
 
-    /// Managers do their part.
+    /// Managers and checks do their part.
     fn settles(&mut self) -> bool {
-        let before = self.task.digest.clone();
+        let before = (self.task.digest.clone(), self.found.health(Some(&self.task)));
         self.meet(&Event::Settles(false));
-        before != self.task.digest
+        if !matches!(before.1, Health::None | Health::Healthy) {
+            self.meet(&Event::Checks(Health::Healthy));
+        }
+        before != (self.task.digest.clone(), self.found.health(Some(&self.task)))
     }
 
     /// Without further faults the task comes to rest; time passes only as far as `step` asks for.
@@ -271,6 +318,10 @@ impl Play {
         panic!("does not settle: {:?} {:?}", self.world, self.found);
     }
 
+    fn health_at_rest(&self) -> Health {
+        if self.task.spec.health.is_some() { Health::Healthy } else { Health::None }
+    }
+
     fn at_rest(&self) {
         let said = report(self.task.id, Some(&self.task), &self.found);
         let ended = self.found.ledger.verdict().is_some();
@@ -284,12 +335,15 @@ impl Play {
             Desired::Running if !ended => {
                 assert!(said.ready && self.world.serving && self.world.container.is_running());
                 assert_eq!(self.world.made_of, self.task.digest, "made of another image");
-                assert!(matches!(self.found.ledger.phase, Phase::Started { .. }));
+                let Phase::Started { health, .. } = self.found.ledger.phase else { panic!("not recorded") };
+                assert_eq!((health, said.health), (said.health, self.health_at_rest()));
+                assert!(is_worth_telling(Some(&self.task), &self.found));
             }
             Desired::Ready if !ended => assert_eq!(self.world.container, Container::Created),
             _ => {
                 assert!(matches!(self.world.container, Container::Absent | Container::Recorded));
                 assert!(said.state.is_terminal() && !self.world.serving && !self.world.network);
+                assert!(!self.world.contents, "secrets of what does not run");
             }
         }
         if self.found.ledger.verdict() == Some(Verdict::Completed) {
@@ -304,7 +358,7 @@ fn digest(digit: char) -> ImageDigest {
     format!("sha256:{}", digit.to_string().repeat(64)).parse().unwrap()
 }
 
-fn task(condition: RestartCondition) -> TaskAssignment {
+fn task(condition: RestartCondition, has_more: bool) -> TaskAssignment {
     let port = PublishedPort {
         host_ip: None,
         host_port: 8080,
@@ -319,12 +373,25 @@ fn task(condition: RestartCondition) -> TaskAssignment {
         revision: 1,
         spec: TaskSpec {
             restart: RestartPolicy { condition, ..RestartPolicy::default() },
-            ..TaskSpec::new("demo:1".parse().unwrap())
+            ..if has_more { full() } else { TaskSpec::new("demo:1".parse().unwrap()) }
         },
         digest: None,
         ports: vec![port],
         address: [10, 210, 0, 2].into(),
         desired: Desired::Ready,
+        service_labels: BTreeMap::new(),
+        volumes: Vec::new(),
+    }
+}
+
+/// With everything that a task can have around it.
+fn full() -> TaskSpec {
+    let source = MountSource::Volume { name: "data".into(), subpath: None, no_copy: false };
+    TaskSpec {
+        mounts: vec![Mount { target: "/data".into(), source, read_only: false }],
+        secrets: vec![ContentMount::new("db".parse().unwrap())],
+        health: Some(HealthCheck::new(Probe::Tcp { port: 80 })),
+        ..TaskSpec::new("demo:1".parse().unwrap())
     }
 }
 
@@ -338,6 +405,15 @@ fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
+fn health() -> impl Strategy<Value = Health> {
+    prop::sample::select(vec![Health::Starting, Health::Healthy, Health::Unhealthy])
+}
+
+/// What checks say of a process of which one has succeeded.
+fn lasting_health() -> impl Strategy<Value = Health> {
+    prop::sample::select(vec![Health::Healthy, Health::Unhealthy])
+}
+
 fn condition() -> impl Strategy<Value = RestartCondition> {
     prop::sample::select(RestartCondition::ALL.to_vec())
 }
@@ -348,22 +424,23 @@ fn event(refusals: u32) -> impl Strategy<Value = Event> {
         1 => Just(Desired::Shutdown),
         1 => Just(Desired::Remove),
     ];
+    let rare =
+        vec![Event::LosesProcess, Event::Stumbles, Event::LosesImage, Event::LosesContents, Event::Moves];
+    let rare = prop::sample::select(rare);
     prop_oneof![
         30 => fate().prop_map(Event::Acts),
         refusals => Just(Event::Acts(Fate::Refused)),
         3 => (0..3i32).prop_map(Event::Exits),
         2 => desired.prop_map(Event::Desires),
         4 => (0..400u64).prop_map(Event::Passes),
-        1 => Just(Event::LosesProcess),
-        1 => Just(Event::Stumbles),
-        1 => Just(Event::LosesImage),
-        1 => Just(Event::Moves),
+        5 => rare,
+        4 => health().prop_map(Event::Checks),
         2 => any::<bool>().prop_map(Event::Settles),
     ]
 }
 
-fn run(deaf: bool, condition: RestartCondition, events: &[Event]) -> Play {
-    let mut play = Play::new(deaf, condition);
+fn run(deaf: bool, condition: RestartCondition, has_more: bool, events: &[Event]) -> Play {
+    let mut play = Play::new(deaf, condition, has_more);
     for event in events {
         play.meet(event);
     }
@@ -381,9 +458,10 @@ proptest! {
     fn a_task_always_comes_to_rest(
         deaf: bool,
         condition in condition(),
+        has_more: bool,
         events in prop::collection::vec(event(0), 0..80),
     ) {
-        let mut play = run(deaf, condition, &events);
+        let mut play = run(deaf, condition, has_more, &events);
         let last = report(play.task.id, Some(&play.task), &play.found);
         let kept = play.highest.clone().unwrap();
         // An agent that crashed after the record was gone does not know the attempts any more.
@@ -397,8 +475,13 @@ proptest! {
 
     /// Where everything fails, the tries become rare: no number of things to do makes a task spin.
     #[test]
-    fn failures_do_not_spin(deaf: bool, events in prop::collection::vec(event(0), 0..40), crash: bool) {
-        let mut play = Play::new(deaf, RestartCondition::Any);
+    fn failures_do_not_spin(
+        deaf: bool,
+        has_more: bool,
+        events in prop::collection::vec(event(0), 0..40),
+        crash: bool,
+    ) {
+        let mut play = Play::new(deaf, RestartCondition::Any, has_more);
         for event in &events {
             play.meet(event);
         }
@@ -422,9 +505,10 @@ proptest! {
     fn nothing_is_left_of_a_removed_task(
         deaf: bool,
         condition in condition(),
+        has_more: bool,
         events in prop::collection::vec(event(3), 0..80),
     ) {
-        let mut play = run(deaf, condition, &events);
+        let mut play = run(deaf, condition, has_more, &events);
         play.meet(&Event::Desires(Desired::Remove));
         play.settle();
         play.at_rest();
@@ -434,8 +518,8 @@ proptest! {
     /// A crash between any two actions of a life without other faults neither starts a process twice nor
     /// counts an attempt too many.
     #[test]
-    fn a_crash_between_two_actions_changes_nothing(crash_after in 0..20usize, after: bool) {
-        let mut play = Play::new(false, RestartCondition::Any);
+    fn a_crash_between_two_actions_changes_nothing(crash_after in 0..24usize, after: bool, has_more: bool) {
+        let mut play = Play::new(false, RestartCondition::Any, has_more);
         play.meet(&Event::Desires(Desired::Running));
         for _ in 0..crash_after {
             play.act(Fate::Succeeds);
@@ -444,5 +528,37 @@ proptest! {
         play.settle();
         play.at_rest();
         prop_assert_eq!((play.world.starts, play.found.ledger.attempt), (1, 1));
+    }
+
+    /// What managers heard of a task's health stays true when the agent dies at any step after that: a task that was
+    /// ready is not said to be unready, and one that was not is not said to be ready.
+    #[test]
+    fn a_restarted_agent_says_what_the_one_before_it_said(
+        checks in prop::collection::vec((lasting_health(), 0..6usize), 1..6),
+        crashes in 1..3usize,
+    ) {
+        let mut play = Play::new(false, RestartCondition::Any, true);
+        play.meet(&Event::Desires(Desired::Running));
+        play.settle();
+        let told = |play: &Play| {
+            let worth = is_worth_telling(Some(&play.task), &play.found);
+            let said = report(play.task.id, Some(&play.task), &play.found);
+            (worth && said.state == TaskState::Running).then_some((said.health, said.ready))
+        };
+        let mut last = told(&play).unwrap();
+        for (health, actions) in checks {
+            play.meet(&Event::Checks(health));
+            for _ in 0..actions {
+                play.act(Fate::Succeeds);
+                last = told(&play).unwrap_or(last);
+            }
+        }
+        for _ in 0..crashes {
+            play.crash();
+            while let Step::Do(_) = play.act(Fate::Succeeds) {
+                let now = told(&play).unwrap_or(last);
+                prop_assert_eq!(now, last);
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response};
 use warren_control::{Shutdown, SystemClock};
+use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1::membership_server::{Membership as MembershipService, MembershipServer};
 use warren_security::CertificateAuthority;
 use warren_types::NodeRole;
@@ -92,8 +93,8 @@ impl Node {
             .boxed()
         });
         let live = LiveCertificate::new(&credentials);
-        let (clock, removed) = (Arc::new(SystemClock::new()), watch::Sender::new(None));
-        let renewal = Renewal { store, live, dial, chance: 0, clock, removed };
+        let clock = Arc::new(SystemClock::new());
+        let renewal = Renewal { store, live, dial, chance: 0, clock };
         Self { _dir: dir, manager, renewal, server }
     }
 
@@ -136,15 +137,14 @@ async fn a_certificate_is_renewed_when_it_is_due_and_not_before() {
 async fn what_cannot_be_renewed_says_why_and_stays() {
     let node = Node::new(HOUR * 5 / 6);
     let (before, now) = (node.shown().await, SystemTime::now());
-    let removed = node.renewal.removed.subscribe();
     node.manager.fails.lock().unwrap().push(Problem::new(Code::Unavailable, "NO_LEADER", "no leader"));
     let error = node.renewal.ensure(now).await.unwrap_err();
     assert!(error.to_string().ends_with("no leader"), "{error}");
-    assert_eq!((node.shown().await, removed.borrow().clone()), (before, None));
+    assert_eq!(node.shown().await, before);
     let gone = Problem::new(Code::FailedPrecondition, NODE_REMOVED, "the node was removed");
     node.manager.fails.lock().unwrap().push(gone);
     assert!(matches!(node.renewal.ensure(now).await, Err(RenewalError::Refused { .. })));
-    assert_eq!(removed.borrow().as_deref(), Some("the node was removed"));
+    assert_eq!(node.shown().await, before);
 
     let late = Node::new(HOUR * 2);
     assert!(matches!(late.renewal.ensure(now).await, Err(RenewalError::Expired)));
@@ -159,9 +159,9 @@ async fn failures_are_shown_and_tried_again() {
     let problem = || Problem::new(Code::Unavailable, "NO_LEADER", "no leader");
     node.manager.fails.lock().unwrap().extend([problem(), problem()]);
     let (store, live) = (node.renewal.store.clone(), Arc::clone(&node.renewal.live));
-    let (dial, removed) = (Arc::clone(&node.renewal.dial), node.renewal.removed.clone());
+    let dial = Arc::clone(&node.renewal.dial);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let renewal = Renewal { store, live, dial, chance: 0, clock: Arc::clone(&clock), removed };
+    let renewal = Renewal { store, live, dial, chance: 0, clock: Arc::clone(&clock) };
     let renewal = std::mem::replace(&mut node.renewal, renewal);
     let shutdown = Shutdown::new();
     let loops = Loops::new(shutdown.clone(), clock, Arc::new(|| 0));

@@ -2,14 +2,18 @@
 
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fake;
+pub(crate) mod login;
 
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
-use warren_image::{Digest, Error, Images, InvalidReference, Listed, Progress, Reference};
+use warren_image::{Credentials, Digest, Error, Images, InvalidReference, Listed, Progress, Reference};
 use warren_types::{ImageDigest, PullPolicy, TaskAssignment, Timestamp};
+
+use crate::handlers::contents::courier::{Courier, Need};
+use login::{PullError, Standing};
 
 /// How often it is said how far a pull has come. Each time is a report to managers, who store it.
 const SAY_EVERY: Duration = Duration::from_secs(1);
@@ -20,8 +24,8 @@ pub trait ImageSource: Send + Sync {
     /// What the image on this node is; `None` when it is not here.
     async fn find(&self, reference: &Reference) -> Result<Option<Digest>, Error>;
 
-    /// Asks the registry, and brings what it says.
-    fn pull(&self, reference: &Reference) -> Arrival;
+    /// Asks the registry as the user that is given, and brings what it says.
+    fn pull(&self, reference: &Reference, credentials: Option<Credentials>) -> Arrival;
 
     /// Notes that the image is used.
     async fn touch(&self, reference: &Reference, now: Timestamp) -> Result<(), Error>;
@@ -51,6 +55,8 @@ pub(crate) enum ImageError {
     Reference(#[from] InvalidReference),
     #[error(transparent)]
     Store(#[from] Error),
+    #[error(transparent)]
+    Pull(#[from] PullError),
     #[error(
         "image {reference} is not on this node, and task.pull is never; import or pull it there, or allow pulls"
     )]
@@ -62,6 +68,7 @@ impl ImageError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Store(error) => error.is_transient(),
+            Self::Pull(error) => error.is_transient(),
             Self::Reference(_) | Self::NotHere { .. } => false,
         }
     }
@@ -73,8 +80,8 @@ impl ImageSource for Images {
         Ok(self.get(reference).await?.map(|image| image.digest.clone()))
     }
 
-    fn pull(&self, reference: &Reference) -> Arrival {
-        let pull = Images::pull(self, reference, None);
+    fn pull(&self, reference: &Reference, credentials: Option<Credentials>) -> Arrival {
+        let pull = Images::pull(self, reference, credentials);
         let progress = pull.progress();
         Arrival { progress, outcome: async move { Ok(pull.outcome().await?.digest) }.boxed() }
     }
@@ -104,10 +111,12 @@ pub(crate) fn reference(task: &TaskAssignment) -> Result<Reference, InvalidRefer
     Ok(reference.pinned(&pin))
 }
 
-/// Makes the task's image present on the node, and says what it is. Takes as long as a pull does; `said` gets
-/// now and then how far that has come. Dropping the future gives the pull up.
+/// Makes the task's image present on the node, and says what it is. A registry is asked as the user that managers know
+/// for it. Takes as long as a pull does; `said` gets now and then how far that has come. Dropping the future gives the
+/// pull up.
 pub(crate) async fn ensure(
     source: &dyn ImageSource,
+    courier: &dyn Courier,
     task: &TaskAssignment,
     said: Option<&watch::Sender<String>>,
 ) -> Result<ImageDigest, ImageError> {
@@ -118,7 +127,11 @@ pub(crate) async fn ensure(
     let digest = match found {
         Some(found) => found,
         None if task.spec.pull == PullPolicy::Never => return Err(ImageError::NotHere { reference }),
-        None => follow(source.pull(&reference), said).await?,
+        None => {
+            let standing = Standing::ask(courier, Need::Credential(task.id), &reference).await;
+            let arrival = source.pull(&reference, standing.credentials());
+            follow(arrival, said).await.map_err(|error| standing.judge(error))?
+        }
     };
     let digest = digest.as_str().parse().expect("both kinds of digest are sha256 and 64 digits");
     Ok(pin.unwrap_or(digest))

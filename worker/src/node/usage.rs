@@ -1,7 +1,8 @@
 //! How much of the machine is used, from the kernel's own counters.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use warren_types::{Bytes, MilliCpu};
@@ -20,11 +21,17 @@ pub(crate) struct Disk {
     pub used: Bytes,
 }
 
+/// How much of the last minute all work stood still for want of memory, in percent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Stall(pub f64);
+
 /// One sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Usage {
     pub cpu: MilliCpu,
-    pub memory: Bytes,
+    /// `None` when the kernel does not say.
+    pub memory: Option<Memory>,
+    pub stall: Option<Stall>,
     pub disk: Option<Disk>,
 }
 
@@ -32,8 +39,18 @@ pub(crate) struct Usage {
 #[derive(Debug)]
 pub(crate) struct Meter {
     data_dir: PathBuf,
-    last: Mutex<Option<(Instant, u64)>>,
+    last: Mutex<Option<Last>>,
 }
+
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    at: Instant,
+    busy: u64,
+    usage: Usage,
+}
+
+/// A sample that is older than this is taken again: whoever takes them regularly does not.
+const STALE: Duration = Duration::from_secs(12);
 
 impl Meter {
     /// Watches the file system that holds `data_dir`.
@@ -41,17 +58,31 @@ impl Meter {
         Self { data_dir, last: Mutex::new(None) }
     }
 
+    fn last(&self) -> MutexGuard<'_, Option<Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reads the counters now. Reads a few small files of the kernel, which never block.
     pub fn sample(&self) -> Usage {
-        let busy = busy_ticks(&std::fs::read_to_string("/proc/stat").unwrap_or_default());
-        let memory = memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
-        let now = Instant::now();
-        let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace((now, busy));
-        let cpu = before.map_or(MilliCpu(0), |(then, ticks)| {
-            milli_cpu(busy.saturating_sub(ticks), now.duration_since(then).as_millis())
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let (busy, at) = (busy_ticks(&read("/proc/stat")), Instant::now());
+        let mut last = self.last();
+        let cpu = last.map_or(MilliCpu(0), |last| {
+            milli_cpu(busy.saturating_sub(last.busy), at.saturating_duration_since(last.at).as_millis())
         });
-        let disk = self.disk();
-        Usage { cpu, memory: memory.map_or(Bytes(0), |memory| memory.used), disk }
+        let (memory, stall) = (memory(&read("/proc/meminfo")), stall(&read("/proc/pressure/memory")));
+        let usage = Usage { cpu, memory, stall, disk: self.disk() };
+        *last = Some(Last { at, busy, usage });
+        usage
+    }
+
+    /// The newest sample, and one that is taken now where there is none that says how it is now.
+    pub fn newest(&self) -> Usage {
+        let last = *self.last();
+        match last {
+            Some(last) if last.at.elapsed() < STALE => last.usage,
+            _ => self.sample(),
+        }
     }
 
     /// The file system that is watched; `None` when it cannot be asked.
@@ -85,6 +116,13 @@ pub(crate) fn memory(meminfo: &str) -> Option<Memory> {
     Some(Memory { total: Bytes(total), used: Bytes(total.saturating_sub(available)) })
 }
 
+/// From `/proc/pressure/memory` (Documentation/accounting/psi.rst), which a kernel need not have.
+fn stall(pressure: &str) -> Option<Stall> {
+    let line = pressure.lines().find_map(|line| line.strip_prefix("full "))?;
+    let share = line.split(' ').find_map(|word| word.strip_prefix("avg60="))?;
+    share.parse().ok().map(Stall)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,10 +146,22 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_can_be_measured() {
+    fn a_stall_is_that_of_all_work_over_a_minute() {
+        let some = "some avg10=9.00 avg60=8.00 avg300=7.00 total=6";
+        let pressure = format!("{some}\nfull avg10=1.00 avg60=2.50 avg300=3.00 total=4\n");
+        assert_eq!(stall(&pressure), Some(Stall(2.5)));
+        assert_eq!(stall(""), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn this_machine_can_be_measured() {
         let meter = Meter::new("/".into());
-        assert_eq!(meter.sample().cpu, MilliCpu(0), "there is no sample before the first");
-        let usage = meter.sample();
-        assert!(usage.memory.0 > 0 && usage.disk.is_some());
+        let first = meter.newest();
+        assert_eq!(first.cpu, MilliCpu(0), "there is no sample before the first");
+        assert!(first.memory.is_some_and(|memory| memory.used.0 > 0) && first.disk.is_some());
+        assert_eq!(meter.newest(), first, "it is new enough");
+        tokio::time::advance(STALE).await;
+        meter.newest();
+        assert_eq!(meter.last().unwrap().at, Instant::now(), "it was taken again");
     }
 }

@@ -8,9 +8,16 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use warren_image::Registries;
 use warren_process::as_text;
+use warren_types::quantity::ParseQuantityError;
 use warren_types::spec::{LABEL_FORM, is_label_key};
 use warren_types::{Bytes, MilliCpu, NodeName};
+
+/// Less than this is no use to any task, and a slip: `--cpus 0`, or cores taken for thousandths.
+const MIN_CPU: MilliCpu = MilliCpu(100);
+/// Likewise: `--memory 1`, or bytes taken for mebibytes.
+const MIN_MEMORY: Bytes = Bytes(64 << 20);
 
 /// What is remembered of a worker's flags. `None` was not said.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
@@ -25,12 +32,12 @@ pub struct Flags {
     #[arg(long, env = "WARREN_RUNTIME", value_name = "RUNTIME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
-    /// CPU that tasks can have, like 1.5 or 1500m [default: all cores]
-    #[arg(long, env = "WARREN_CPUS", value_name = "CPUS")]
+    /// CPU that tasks can have, like 1.5 or 1500m, at least 0.1 [default: all cores]
+    #[arg(long, env = "WARREN_CPUS", value_name = "CPUS", value_parser = cpus)]
     #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
     pub cpus: Option<MilliCpu>,
-    /// Memory that tasks can have, like 2GiB [default: all of it]
-    #[arg(long, env = "WARREN_MEMORY", value_name = "BYTES")]
+    /// Memory that tasks can have, like 2GiB, at least 64MiB [default: all of it]
+    #[arg(long, env = "WARREN_MEMORY", value_name = "BYTES", value_parser = memory)]
     #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
     pub memory: Option<Bytes>,
     /// The node's name [default: the host name]
@@ -43,6 +50,7 @@ pub struct Flags {
     pub label: Vec<Label>,
     /// A registry that is spoken to by plain HTTP (repeatable)
     #[arg(long, env = "WARREN_INSECURE_REGISTRY", value_name = "HOST:PORT", value_delimiter = ',')]
+    #[arg(value_parser = registry)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub insecure_registry: Vec<String>,
 }
@@ -119,6 +127,26 @@ pub(super) fn manager(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+fn cpus(text: &str) -> Result<MilliCpu, String> {
+    let cpus: MilliCpu = text.parse().map_err(|error: ParseQuantityError| error.to_string())?;
+    if cpus < MIN_CPU { Err(format!("a node needs at least {MIN_CPU} CPUs for its tasks")) } else { Ok(cpus) }
+}
+
+fn memory(text: &str) -> Result<Bytes, String> {
+    let memory: Bytes = text.parse().map_err(|error: ParseQuantityError| error.to_string())?;
+    if memory < MIN_MEMORY {
+        Err(format!("a node needs at least {MIN_MEMORY} for its tasks"))
+    } else {
+        Ok(memory)
+    }
+}
+
+fn registry(text: &str) -> Result<String, String> {
+    let mut registries = Registries::default();
+    registries.allow_plain_http(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
+}
+
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| "give a duration like 90s or 10m".to_owned())
 }
@@ -144,6 +172,31 @@ mod tests {
         for bad in ["zone", "=a", "a b=c"] {
             assert!(bad.parse::<Label>().is_err(), "{bad}");
         }
+    }
+
+    #[derive(Debug, clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    #[test]
+    fn what_no_node_can_be_given_is_refused_with_the_flags_name() {
+        use clap::Parser;
+        for (flag, bad) in [
+            ("--cpus", &["0", "99m", "many"][..]),
+            ("--memory", &["1", "65535K", "63Mi", "lots"][..]),
+            ("--insecure-registry", &["a b", "", "http://a", "good:5000,a b"][..]),
+        ] {
+            for value in bad {
+                let error = Cli::try_parse_from(["warren", flag, value]).unwrap_err();
+                assert!(error.to_string().contains(flag) && error.exit_code() == 2, "{error}");
+            }
+        }
+        let line = "warren --cpus 0.1 --memory 64Mi --insecure-registry a:5000,b.example";
+        let Cli { flags } = Cli::try_parse_from(line.split(' ')).unwrap();
+        assert_eq!((flags.cpus, flags.memory), (Some(MIN_CPU), Some(MIN_MEMORY)));
+        assert_eq!(flags.insecure_registry, ["a:5000", "b.example"]);
     }
 
     #[test]

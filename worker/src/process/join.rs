@@ -14,8 +14,10 @@ use warren_security::{
 };
 use warren_types::{NodeDescription, NodeName};
 
-use super::{JoinArgs, JoinedSection, Told, WHAT, failed, run};
-use crate::session::channel;
+use super::run::{self, Ended, Occasion};
+use super::{JoinArgs, JoinedSection, Shown, Told, WHAT, failed};
+use crate::cache::cache_file;
+use crate::session::{channel, removal_file};
 
 /// For the TCP connection, and for the TLS handshake after it.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -23,9 +25,10 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 const NOT_JOINED: &str = "this machine did not join";
 
-/// Joins, unless this machine is a member of the token's cluster already, and runs the worker.
+/// Joins, unless this machine is a member of the token's cluster already, and runs the worker. A member that its
+/// cluster removed meanwhile joins anew, after what it ran is stopped.
 pub(super) async fn join(args: JoinArgs) -> Result<(), Failure> {
-    let JoinArgs { address: manager, token, advertise, place, flags } = args;
+    let JoinArgs { address: manager, token, advertise, place, metrics, flags } = args;
     let token = Token::parse(&token).map_err(|error| {
         Failure::new(Exit::Usage, NOT_JOINED, error, "get one with `warren token create --role worker`")
     })?;
@@ -33,36 +36,67 @@ pub(super) async fn join(args: JoinArgs) -> Result<(), Failure> {
     machine.must_be_root("run it as root")?;
     let said = Told {
         data_dir: place.data_dir.clone(),
-        node: NodeSection { run_dir: place.run_dir.clone() },
+        node: NodeSection::said(&place, metrics),
         joined: JoinedSection { managers: vec![manager.clone()], advertise },
         flags: flags.clone(),
     };
-    let earlier = Told::load(place, flags)?;
-    let store = said.membership();
-    let key = match store.load().map_err(|error| unusable(&error))? {
+    let earlier = Told::load(place, metrics, flags)?;
+    let (told, shown) = match said.membership().load().map_err(|error| unusable(&error))? {
         Membership::Member { roots, .. } if roots.digests().contains(&token.authority()) => {
-            // Where it joined is remembered, and one more manager to dial does no harm.
-            let mut told = earlier.unwrap_or(said);
-            if !told.joined.managers.contains(&manager) {
-                told.joined.managers.push(manager);
-            }
+            let told = match earlier {
+                Some(earlier) => earlier.and(said.joined),
+                None => said,
+            };
             told.remember()?;
-            return run::run_joined(&told, None).await;
+            let shown = Shown::of(&told).await?;
+            match run::run_joined(&told, Occasion::Resumed, &shown).await? {
+                Ended::Told => return Ok(()),
+                // Who removes a node that runs does not want it to come back by itself.
+                Ended::Removed { removal, before: false } => return Err(run::removed(&removal)),
+                Ended::Removed { before: true, .. } | Ended::Unknown => (told, shown),
+            }
         }
         Membership::Member { roots, .. } => return Err(of_another_cluster(&roots)),
+        // That its address is taken is said before the cluster hears of this machine.
         Membership::Begun { .. } | Membership::None => {
-            store.ensure_key().map_err(|error| unusable(&error))?
+            let shown = Shown::of(&said).await?;
+            (said, shown)
         }
     };
-    let name = machine.node_name(said.flags.node_name.as_ref())?;
+    let greeting = join_anew(&told, &manager, &token, &machine).await?;
+    match run::run_joined(&told, Occasion::Joined(greeting), &shown).await? {
+        Ended::Removed { removal, .. } => Err(run::removed(&removal)),
+        Ended::Told | Ended::Unknown => Ok(()),
+    }
+}
+
+/// Makes this machine a member; says what to tell the person who wanted that.
+async fn join_anew(told: &Told, manager: &str, token: &Token, machine: &Machine) -> Result<String, Failure> {
+    let store = told.membership();
+    let key = store.ensure_key().map_err(|error| unusable(&error))?;
+    let name = machine.node_name(told.flags.node_name.as_ref())?;
     // What this machine lacks is said before the cluster hears of it.
-    run::check(&said.data_dir, &said.run_dir(), &said.flags).await?;
+    run::check(&told.data_dir, &told.run_dir(), &told.flags).await?;
     let request = CertificateRequest::create(&key).map_err(|error| failed(NOT_JOINED, &error, ""))?;
-    let (roots, answer) = ask(&manager, &token, request, &name, &said).await?;
+    let (roots, answer) = ask(manager, token, request, &name, told).await?;
+    // Before the certificate: with the note of an earlier removal beside it, it would be worth nothing.
+    forget_earlier(told)
+        .map_err(|error| failed(NOT_JOINED, &error, "check the data directory, then try again"))?;
     store.complete(&roots, &answer.certificate).map_err(|error| unusable(&error))?;
-    said.remember()?;
-    let greeting = format!("node {} joined cluster {}\n", answer.node_name, answer.cluster_id);
-    run::run_joined(&said, Some(greeting)).await
+    told.remember()?;
+    Ok(format!("node {} joined cluster {}\n", answer.node_name, answer.cluster_id))
+}
+
+/// Removes what an earlier membership knew: that it was removed, and what it should have run. The node is told its
+/// subnet anew, and would make its network twice.
+pub(super) fn forget_earlier(told: &Told) -> std::io::Result<()> {
+    for file in [removal_file(&told.data_dir), cache_file(&told.data_dir)] {
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 async fn ask(
@@ -114,10 +148,12 @@ fn refused_connection(error: &JoinError) -> Failure {
 
 /// What the manager answered, in the words of an exit code.
 pub(super) fn refused(status: &tonic::Status) -> Failure {
-    let Problem { code, message, violations, .. } = Problem::from(status);
+    let Problem { code, message, violations, reason } = Problem::from(status);
     let (exit, hint) = match code {
         Code::InvalidArgument => (Exit::Usage, "correct it and try again"),
-        Code::AlreadyExists => (Exit::Conflict, "give the node another name with --node-name"),
+        // The manager's words say what to do already.
+        Code::AlreadyExists => (Exit::Conflict, ""),
+        Code::PermissionDenied if reason.starts_with("TOKEN_") => (Exit::Denied, ""),
         Code::NotFound => (Exit::NotFound, "look at what there is with `warren node ls`"),
         Code::Unauthenticated | Code::PermissionDenied | Code::FailedPrecondition => {
             (Exit::Denied, "make a new token with `warren token create --role worker`")

@@ -1,15 +1,16 @@
-//! Running a worker until a signal, or until its cluster forgot it.
+//! Running a worker until a signal, or until its cluster removed it: then everything that it runs is stopped first.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use warren_process::{Exit, Failure, Machine, Signals, chain};
-use warren_security::{Credentials, LiveCertificate, Membership, MembershipStore, Roots};
+use warren_security::{Credentials, LiveCertificate, MembershipStore, Roots};
 
-use super::{Flags, MAX_ARCHIVE, Told, WHAT, failed, no_worker};
+use super::{Flags, MAX_ARCHIVE, Shown, Told, WHAT, failed};
 use crate::doors::{Doors, Place};
 use crate::node::NodeOverrides;
+use crate::session::{Outcast, Removal};
 use crate::worker::{Config, Worker};
 
 /// From nothing to a session takes well under a second; a containerd that starts with it some more.
@@ -68,6 +69,7 @@ pub async fn start(setup: Setup) -> Result<Worker, Failure> {
     let labels = flags.labels();
     let config = Config {
         data_dir,
+        run_dir,
         managers,
         certificate: LiveCertificate::new(&credentials),
         roots,
@@ -93,52 +95,138 @@ pub async fn ready(worker: &Worker) -> Result<(), String> {
     }
 }
 
-/// Runs the worker that joined; `greeting` is said once it takes tasks.
-pub(super) async fn run_joined(told: &Told, greeting: Option<String>) -> Result<(), Failure> {
+/// How a worker ended that did what it should.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It was told to.
+    Told,
+    /// Its cluster removed it, and nothing of what it ran is left.
+    Removed {
+        /// What is known of it.
+        removal: Removal,
+        /// It had been removed before this process ran it.
+        before: bool,
+    },
+    /// It was to resume what it was, and no manager knows it.
+    Unknown,
+}
+
+/// Why a worker is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Occasion {
+    /// It just joined: what to say once it takes tasks.
+    Joined(String),
+    /// A person said `join` on a machine that is a member already.
+    Resumed,
+    /// A person said `run`, or what is left of it is to be cleared.
+    Run,
+}
+
+/// Runs the worker that joined.
+pub(super) async fn run_joined(told: &Told, occasion: Occasion, shown: &Shown) -> Result<Ended, Failure> {
     // Before anything is started, so that no signal finds nobody listening.
     let mut signals = Signals::listen(WHAT)?;
     Machine::look()?.must_be_root("run it as root")?;
-    let store = told.membership();
-    let member = store.load().map_err(|error| failed(WHAT, &error, "check the data directory"))?;
-    let Membership::Member { credentials, roots } = member else {
-        return Err(no_worker(&told.data_dir));
-    };
+    let (credentials, roots) = told.member()?;
+    let note = told.note(&credentials)?;
+    if let Some(removal) = note.load().filter(|removal| removal.cleared) {
+        return Ok(Ended::Removed { removal, before: true });
+    }
     let worker = start(Setup {
         data_dir: told.data_dir.clone(),
         run_dir: told.run_dir(),
         managers: told.joined.managers.clone(),
         credentials,
         roots,
-        membership: Some(store),
+        membership: Some(told.membership()),
         address: told.joined.advertise.clone(),
         flags: told.flags.clone(),
     })
     .await?;
-    let ended = attend(&worker, greeting, &mut signals).await;
-    tracing::info!("stopping; containers keep running");
-    if let Err(error) = worker.stop().await {
-        tracing::warn!(error = chain(&error), "the worker did not stop in an orderly way");
+    shown.show(&worker);
+    let ended = tokio::select! {
+        () = signals.next() => {
+            tracing::info!("stopping; containers keep running");
+            Ok(Ended::Told)
+        }
+        ended = attend(&worker, occasion) => ended,
+    };
+    let stopped = worker.stop().await.inspect_err(|error| {
+        tracing::warn!(error = chain(error), "the worker did not stop in an orderly way");
+    });
+    match ended {
+        Ok(Ended::Removed { removal, before }) => {
+            stopped.map_err(|error| not_cleared(&error))?;
+            // Without a note, which a full disk may have prevented, it is not known how many containers there were.
+            let removal = note.load().unwrap_or(removal);
+            if !removal.cleared {
+                return Err(not_cleared(&Returned));
+            }
+            tracing::info!(
+                containers = removal.containers,
+                "everything that ran here is stopped and removed"
+            );
+            Ok(Ended::Removed { removal, before })
+        }
+        other => other,
     }
-    ended
 }
 
-async fn attend(worker: &Worker, greeting: Option<String>, signals: &mut Signals) -> Result<(), Failure> {
-    let work = async {
-        if let Some(mut text) = greeting {
+/// A container was there again when the worker ended: its creation was under way.
+#[derive(Debug, thiserror::Error)]
+#[error("a container came while the others were removed")]
+struct Returned;
+
+/// Waits until the worker shall end; a signal may come first.
+async fn attend(worker: &Worker, occasion: Occasion) -> Result<Ended, Failure> {
+    let resumed = occasion == Occasion::Resumed;
+    let greet = async {
+        if let Occasion::Joined(mut text) = occasion {
             if let Err(lacks) = ready(worker).await {
                 text += &format!("this machine takes no tasks yet: {lacks}\n");
             }
             // Whoever started it may not read what it says, and it has other work than that.
             let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
         }
-        worker.removed().await
+        std::future::pending::<std::convert::Infallible>().await
     };
-    tokio::select! {
-        () = signals.next() => Ok(()),
-        why = work => {
-            let hint = "if it shall be one again: `warren worker leave`, unless that was done, \
-                        then `warren worker join HOST:PORT --token TOKEN`";
-            Err(Failure::new(Exit::NotFound, "this machine is not a node of its cluster any more", why, hint))
+    let outcast = async {
+        let mut known = None;
+        loop {
+            match worker.outcast(known).await {
+                Outcast::Removed { reason, before } => return Some((reason, before)),
+                Outcast::Unknown { before: true, .. } if resumed => return None,
+                // It may be known again: a manager that was restored from too old a backup, for one.
+                unknown @ Outcast::Unknown { .. } => known = Some(unknown),
+            }
         }
+    };
+    let outcast = tokio::select! {
+        never = greet => match never {},
+        outcast = outcast => outcast,
+    };
+    let Some((reason, before)) = outcast else { return Ok(Ended::Unknown) };
+    worker.cleared().await.map_err(|error| not_cleared(&error))?;
+    Ok(Ended::Removed { removal: Removal { reason, containers: 0, cleared: true }, before })
+}
+
+/// What a person hears whose machine was removed, and is cleared.
+pub(super) fn removed(removal: &Removal) -> Failure {
+    let why = format!("{}; {}", removal.reason, cleared(removal));
+    let hint = "to make it one again: `warren worker join HOST:PORT --token TOKEN`";
+    Failure::new(Exit::NotFound, "this machine is not a node of its cluster any more", why, hint)
+}
+
+/// What was done, in words.
+pub(super) fn cleared(removal: &Removal) -> String {
+    match removal.containers {
+        0 => "nothing ran here that had to be stopped".to_owned(),
+        1 => "its container was stopped and removed".to_owned(),
+        containers => format!("its {containers} containers were stopped and removed"),
     }
+}
+
+fn not_cleared(error: &dyn std::error::Error) -> Failure {
+    let what = "this machine was removed from its cluster, and not everything that it ran is gone";
+    Failure::new(Exit::Failed, what, chain(error), "see to it, then let `warren worker run` finish it")
 }

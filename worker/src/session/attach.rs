@@ -6,6 +6,7 @@
 mod images;
 mod import;
 mod logs;
+mod volumes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,8 @@ use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::stream_frame::Frame;
 
 use crate::garbage::Shelf;
+use crate::handlers::contents::courier::Courier;
+use crate::handlers::volumes::Volumes;
 use crate::session::Import;
 use crate::session::link::MAX_FRAME;
 
@@ -47,6 +50,9 @@ pub(crate) struct Services {
     pub import: Import,
     pub logs: TaskLogs,
     pub shelf: Arc<Shelf>,
+    /// Knows as whom a registry is asked.
+    pub courier: Arc<dyn Courier>,
+    pub volumes: Arc<Volumes>,
 }
 
 /// Why a stream came to nothing.
@@ -92,7 +98,11 @@ impl Streams {
             Some(Purpose::PullImage(wish)) => {
                 let place = take_place(&mut self.transfers, MAX_TRANSFERS, "images on their way")?;
                 place.spawn(async move {
-                    let work = |out| async move { images::pull(&services.shelf, &wish, &out).await };
+                    let stream_id = id.clone();
+                    let work = |out| async move {
+                        let Services { shelf, courier, .. } = &*services;
+                        images::pull(shelf, &**courier, &stream_id, &wish, &out).await
+                    };
                     log_end("pull", &id, answer(client, &id, QUEUE, work).await);
                 });
             }
@@ -115,6 +125,20 @@ impl Streams {
                 place.spawn(async move {
                     let work = |out| async move { images::prune(&services.shelf, &wish, &out).await };
                     log_end("prune", &id, answer(client, &id, QUEUE, work).await);
+                });
+            }
+            Some(Purpose::ListVolumes(wish)) => {
+                let place = take_place(&mut self.questions, MAX_QUESTIONS, "lists under way")?;
+                place.spawn(async move {
+                    let work = |out| async move { volumes::list(&services.volumes, &wish, &out).await };
+                    log_end("volumes", &id, answer(client, &id, QUEUE, work).await);
+                });
+            }
+            Some(Purpose::PurgeVolume(wish)) => {
+                let place = take_place(&mut self.questions, MAX_QUESTIONS, "lists under way")?;
+                place.spawn(async move {
+                    let work = |_| async move { Ok(volumes::purge(&services.volumes, &wish).await) };
+                    log_end("purge", &id, answer(client, &id, QUEUE, work).await);
                 });
             }
             None => {

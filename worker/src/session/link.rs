@@ -15,9 +15,9 @@ use warren_proto::v1::worker_frame::Frame;
 use warren_types::id::ParseIdError;
 use warren_types::{Assignment, NodeSettings, TaskAssignment, TaskId, Violations};
 
-use crate::certificate::removal;
 use crate::node;
 use crate::session::attach::Streams;
+use crate::session::offset::Asked;
 use crate::session::pulse::{Line, Pulse, PulseError};
 use crate::session::{Connected, Context};
 
@@ -57,19 +57,22 @@ struct Link<'a> {
     streams: Streams,
 }
 
+impl Ended {
+    /// What the manager answered, if that is how it ended.
+    pub fn refusal(&self) -> Option<&Status> {
+        match self {
+            Self::Refused(status) | Self::Broken(status) => Some(status),
+            _ => None,
+        }
+    }
+}
+
 /// Runs one session over the connection; returns why it ended.
 pub(super) async fn run(context: &Arc<Context>, connected: Connected, stop: &CancellationToken) -> Ended {
-    let ended = match hold(context, connected, stop).await {
+    match hold(context, connected, stop).await {
         Ok(never) => match never {},
         Err(ended) => ended,
-    };
-    if let Ended::Refused(status) | Ended::Broken(status) = &ended
-        && let Some(reason) = removal(status)
-    {
-        tracing::warn!(reason, "this node was removed from its cluster; its containers keep running");
-        context.removed.send_replace(Some(reason));
     }
-    ended
 }
 
 async fn hold(
@@ -81,9 +84,10 @@ async fn hold(
     let mut client = SessionsClient::new(channel).max_decoding_message_size(MAX_FRAME);
     let (frames, queue) = mpsc::channel(QUEUE);
     let (heard, hearing) = watch::channel(0);
-    let line = Line { frames, heard: hearing, leave: stop.child_token() };
+    let line = Line { frames, heard: hearing, leave: stop.child_token(), asked: Asked::default() };
     let _leave = line.leave.clone().drop_guard();
     line.send(Frame::Hello(hello(context, dialled_from.as_deref()).await)).await?;
+    line.asked.note();
     let welcomed = timeout(WELCOME_DEADLINE, async {
         let opened = client.establish(ReceiverStream::new(queue)).await.map_err(Ended::Refused)?;
         let mut inbound = opened.into_inner();
@@ -93,9 +97,12 @@ async fn hold(
     let (mut inbound, welcome) = welcomed.await.map_err(|_| Ended::NotWelcomed)??;
     let settings = settle(context, welcome.settings)?;
     tracing::info!(manager, session = welcome.session, "session established");
+    compare_clocks(context, &line, welcome.at);
     context.reporter.restart();
+    context.vitals.restart();
     context.connected.send_replace(true);
-    context.removed.send_replace(None);
+    context.outcast.send_replace(None);
+    context.manager.send_replace(Some(client.clone()));
     let _pulse = Pulse::start(context, &settings, &line);
     let streams = Streams::new(client, Arc::clone(&context.services));
     let mut link = Link { context, line, heard, streams };
@@ -132,6 +139,13 @@ async fn welcome(inbound: &mut Streaming<v1::ManagerFrame>) -> Result<v1::Welcom
     }
 }
 
+/// Notes what the manager's time says of this machine's, if anything.
+fn compare_clocks(context: &Context, line: &Line, at: u64) {
+    if let Some(ahead) = line.asked.answered(at) {
+        context.health.note_clock(ahead);
+    }
+}
+
 /// Takes over what the manager says of this node.
 fn settle(context: &Context, wire: Option<v1::NodeSettings>) -> Result<NodeSettings, Ended> {
     let settings = NodeSettings::try_from(wire.unwrap_or_default())?;
@@ -153,10 +167,12 @@ impl Link<'_> {
         match frame.frame {
             Some(FromManager::Assignment(wire)) => self.take_full(wire.try_into()?).await,
             Some(FromManager::Diff(wire)) => self.take_diff(wire).await,
-            Some(FromManager::Current(v1::SyncCurrent {})) => {
+            Some(FromManager::Current(v1::SyncCurrent { at })) => {
+                compare_clocks(self.context, &self.line, at);
                 self.context.wishes.send_if_modified(|wishes| wishes.confirm());
                 Ok(())
             }
+            Some(FromManager::Settings(settings)) => settle(self.context, Some(settings)).map(|_| ()),
             Some(FromManager::Stored(v1::ReportsStored { number })) => {
                 self.context.reporter.stored(number);
                 Ok(())
@@ -216,3 +232,6 @@ impl Link<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

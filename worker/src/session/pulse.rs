@@ -10,7 +10,9 @@ use warren_proto::v1;
 use warren_proto::v1::worker_frame::Frame;
 use warren_types::NodeSettings;
 
+use crate::node::metrics::HEARTBEAT;
 use crate::session::Context;
+use crate::session::offset::Asked;
 
 /// A manager that does not answer a sync within this is left.
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
@@ -47,13 +49,15 @@ pub(super) struct Line {
     pub heard: watch::Receiver<u64>,
     /// Ends the session.
     pub leave: CancellationToken,
+    /// What the manager's time in its answers is compared by.
+    pub asked: Asked,
 }
 
 impl Pulse {
     /// Starts both loops with the periods that the manager asked for.
     pub fn start(context: &Arc<Context>, settings: &NodeSettings, line: &Line) -> Self {
         let (shared, to) = (Arc::clone(context), line.clone());
-        let heartbeat = context.loops.spawn("worker.heartbeat", settings.heartbeat, move || {
+        let heartbeat = context.loops.spawn(HEARTBEAT, settings.heartbeat, move || {
             let (context, line) = (Arc::clone(&shared), to.clone());
             async move { line.send(Frame::Heartbeat(heartbeat(&context))).await }
         });
@@ -87,6 +91,7 @@ impl Line {
         let mut heard = self.heard.clone();
         let before = *heard.borrow_and_update();
         let version = context.wishes.borrow().version;
+        self.asked.note();
         self.send(Frame::Sync(v1::Sync { version: Some(version.into()) })).await?;
         let answer = heard.wait_for(|heard| *heard > before);
         tokio::select! {
@@ -102,7 +107,7 @@ impl Line {
 
 fn heartbeat(context: &Context) -> v1::Heartbeat {
     let loops = context.loops.snapshot().into_iter().take(MAX_LOOPS).map(show_loop).collect();
-    v1::Heartbeat { usage: Some(usage(context)), loops }
+    v1::Heartbeat { usage: Some(usage(context)), loops, tasks: context.vitals.take() }
 }
 
 fn show_loop(status: LoopStatus) -> v1::Loop {
@@ -123,14 +128,14 @@ fn show_loop(status: LoopStatus) -> v1::Loop {
 }
 
 fn usage(context: &Context) -> v1::NodeUsage {
-    let usage = context.meter.sample();
-    context.health.note_disk(usage.disk);
+    let usage = context.meter.newest();
     context.pressure.note(usage.disk);
     v1::NodeUsage {
         cpu_milli: usage.cpu.0,
-        memory_bytes: usage.memory.0,
+        memory_bytes: usage.memory.map_or(0, |memory| memory.used.0),
         disk_used_bytes: usage.disk.map_or(0, |disk| disk.used.0),
         disk_total_bytes: usage.disk.map_or(0, |disk| disk.total.0),
         conditions: context.health.sentences(),
+        kinds: context.health.kinds().into_iter().map(|kind| v1::NodeCondition::from(kind).into()).collect(),
     }
 }

@@ -4,19 +4,23 @@ use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
 use warren_control::{Clock, Shutdown, SystemClock};
 use warren_image::{Digest, Reference};
-use warren_proto::status::{NODE_REMOVED, Problem};
+use warren_proto::status::{NODE_REMOVED, NODE_UNKNOWN, Problem};
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::stream_frame::Frame as StreamFrame;
 use warren_proto::v1::worker_frame::Frame as FromWorker;
 use warren_runtime::fake::Fake;
 use warren_types::{AssignmentVersion, TaskReport, TaskState, Timestamp};
+use warren_volume::Pins;
 
 use super::*;
 use crate::garbage::{self, Shelf};
 use crate::handlers::files::Directories;
 use crate::handlers::images::fake::FakeImages;
-use crate::samples::{images, settings, task, task_id};
+use crate::handlers::volumes::Volumes;
+use crate::node::stats::Stats;
+use crate::node::vitals::Vitals;
+use crate::samples::{checking, images, settings, task, task_id};
 use crate::scripted::{Manager, Session, at};
 
 /// The node's end of sessions, without tasks.
@@ -25,8 +29,9 @@ pub(in crate::session) struct Node {
     shutdown: Shutdown,
     imported: Arc<Mutex<Vec<u8>>>,
     pub images: FakeImages,
+    pub volumes: warren_volume::fake::Fake,
     pub directories: Directories,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Drop for Node {
@@ -37,6 +42,11 @@ impl Drop for Node {
 
 impl Node {
     pub fn start(wishes: Wishes) -> (Self, Manager) {
+        Self::start_as(wishes, true)
+    }
+
+    /// As [`Node::start`]; a manager's own node cannot be removed.
+    fn start_as(wishes: Wishes, can_be_removed: bool) -> (Self, Manager) {
         let (manager, dial) = Manager::in_memory();
         let shutdown = Shutdown::new();
         let imported = Arc::<Mutex<Vec<u8>>>::default();
@@ -55,6 +65,10 @@ impl Node {
             clock: Arc::clone(&clock),
         });
         let loops = Loops::new(shutdown.clone(), clock, Arc::clone(&chance));
+        let (kept, pins) = (warren_volume::fake::Fake::new(), Pins::new(dir.path().join("pins")));
+        let volumes = Arc::new(kept.clone());
+        let volumes = Volumes::new(volumes, pins, Arc::new(runtime.clone()), wanted.clone());
+        let (to_manager, manager_line) = watch::channel(None);
         let services = Services {
             import: keep(Arc::clone(&imported)),
             logs: TaskLogs {
@@ -63,7 +77,11 @@ impl Node {
                 wishes: wanted,
             },
             shelf: Arc::clone(&shelf),
+            courier: Arc::new(Fetcher::new(settings().node, manager_line)),
+            volumes: Arc::new(volumes),
         };
+        let stats = Stats::new(Arc::new(runtime.clone()), wishes.subscribe());
+        let vitals = Vitals::new(Arc::new(stats), checking());
         let context = Arc::new(Context {
             cluster: settings().cluster,
             node: settings().node,
@@ -73,20 +91,27 @@ impl Node {
             overrides: NodeOverrides::default(),
             meter: Arc::clone(&meter),
             health: Arc::default(),
+            vitals: Arc::new(vitals),
             services: Arc::new(services),
             pressure: garbage::start(shelf, meter, &loops, shutdown.token()),
             loops,
             chance,
             connected: watch::Sender::new(false),
-            removed: watch::Sender::new(None),
+            manager: to_manager,
+            outcast: watch::Sender::new(None),
+            note: can_be_removed.then(|| note(&dir)),
         });
         shutdown.spawn("session", run(Arc::clone(&context), dial, shutdown.token()));
-        (Self { context, shutdown, imported, images, directories, _dir: dir }, manager)
+        (Self { context, shutdown, imported, images, volumes: kept, directories, dir }, manager)
     }
 
     fn numbers(&self) -> Vec<u64> {
         self.context.wishes.borrow().tasks.keys().map(|id| id.number).collect()
     }
+}
+
+fn note(dir: &tempfile::TempDir) -> RemovalNote {
+    RemovalNote::new(dir.path(), settings().cluster, settings().node)
 }
 
 /// An import that keeps the bytes and refuses those that begin with `bad`.
@@ -125,6 +150,7 @@ pub(in crate::session) fn report(number: u64) -> TaskReport {
         removed: false,
         next_attempt: None,
         image: None,
+        health: warren_types::Health::None,
     }
 }
 
@@ -142,7 +168,7 @@ async fn sync(session: &mut Session) -> AssignmentVersion {
         _ => None,
     };
     let version = session.hear_until(sync).await;
-    session.say(Frame::Current(v1::SyncCurrent {})).await;
+    session.say(Frame::Current(v1::SyncCurrent::default())).await;
     version
 }
 
@@ -214,7 +240,7 @@ async fn heartbeats_and_syncs_keep_their_periods() {
             }
             FromWorker::Sync(_) => {
                 syncs.push(began.elapsed().as_secs());
-                session.say(Frame::Current(v1::SyncCurrent {})).await;
+                session.say(Frame::Current(v1::SyncCurrent::default())).await;
             }
             other => panic!("{other:?}"),
         }
@@ -262,30 +288,104 @@ async fn reports_are_repeated_until_they_are_stored_also_in_the_next_session() {
     assert_eq!(other.reports, [(&report(2)).into()]);
 }
 
+fn refusal(word: &str) -> tonic::Status {
+    Problem::new(tonic::Code::FailedPrecondition, word, "the manager's words").into()
+}
+
+async fn cast_out(node: &Node) -> Outcast {
+    let mut outcast = node.context.outcast.subscribe();
+    let said = outcast.wait_for(Option::is_some).await.unwrap().clone();
+    said.expect("it was waited for")
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_node_that_was_removed_asks_seldom_and_is_let_in_again() {
-    let (node, mut manager) = Node::start(Wishes::default());
-    let mut removed = node.context.removed.subscribe();
-    let problem = || {
-        let message = "node n was removed from the cluster";
-        Problem::new(tonic::Code::FailedPrecondition, NODE_REMOVED, message)
-    };
-    // In the middle of a session, and then instead of a welcome.
-    manager.welcomed().await.refuse(problem().into()).await;
-    let reason = removed.wait_for(Option::is_some).await.unwrap().clone();
-    assert_eq!(reason.as_deref(), Some("node n was removed from the cluster"));
-    for _ in 0..2 {
-        let before = Instant::now();
-        let (session, _) = manager.session().await;
-        assert_eq!(before.elapsed().as_secs(), LONGEST_WAIT.as_secs());
-        session.refuse(problem().into()).await;
+async fn a_node_that_was_removed_wants_nothing_remembers_it_and_asks_no_more() {
+    for welcomed in [true, false] {
+        let known =
+            Wishes { version: at(7), tasks: [(task_id(1), Arc::new(task(1)))].into(), ..Wishes::default() };
+        let (node, mut manager) = Node::start(known.clone());
+        match welcomed {
+            // In the middle of a session, or instead of a welcome.
+            true => manager.welcomed().await.refuse(refusal(NODE_REMOVED)).await,
+            false => manager.session().await.0.refuse(refusal(NODE_REMOVED)).await,
+        }
+        let reason = "the manager's words".to_owned();
+        let before = !welcomed;
+        assert_eq!(cast_out(&node).await, Outcast::Removed { reason: reason.clone(), before });
+        assert_eq!(note(&node.dir).load(), Some(Removal { reason, containers: 0, cleared: false }));
+        let settings = welcomed.then(settings);
+        let nothing = Wishes { settings, tasks: Default::default(), confirmed: true, ..known };
+        assert_eq!(*node.context.wishes.borrow(), nothing);
+        assert!(manager.hears_nobody(3 * LONGEST_WAIT).await, "it asks no more");
     }
-    let session = manager.welcomed().await;
-    removed.wait_for(Option::is_none).await.unwrap();
-    session.refuse(tonic::Status::unavailable("another leader")).await;
-    let before = Instant::now();
-    drop(manager.welcomed().await);
-    assert!(before.elapsed() < Duration::from_secs(1), "as usual again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_unknown_keeps_what_it_has_asks_seldom_and_is_let_in_again() {
+    // What a manager says of its own node is never more than that.
+    for (word, can_be_removed) in [(NODE_UNKNOWN, true), (NODE_REMOVED, false)] {
+        let known =
+            Wishes { version: at(7), tasks: [(task_id(1), Arc::new(task(1)))].into(), ..Wishes::default() };
+        let (node, mut manager) = Node::start_as(known.clone(), can_be_removed);
+        manager.session().await.0.refuse(refusal(word)).await;
+        let reason = "the manager's words".to_owned();
+        assert_eq!(cast_out(&node).await, Outcast::Unknown { reason, before: true });
+        for _ in 0..2 {
+            let before = Instant::now();
+            let (session, _) = manager.session().await;
+            assert_eq!(before.elapsed().as_secs(), LONGEST_WAIT.as_secs());
+            session.refuse(refusal(word)).await;
+        }
+        assert_eq!((&*node.context.wishes.borrow(), note(&node.dir).load()), (&known, None));
+        let session = manager.welcomed().await;
+        node.context.outcast.subscribe().wait_for(Option::is_none).await.unwrap();
+        session.refuse(tonic::Status::unavailable("another leader")).await;
+        let before = Instant::now();
+        drop(manager.welcomed().await);
+        assert!(before.elapsed() < Duration::from_secs(1), "as usual again");
+    }
+}
+
+/// A manager that was restored from before the node joined says "unknown" until its log has grown past what the node
+/// has seen, which the node's own asking makes it do. From there on it says "removed".
+#[tokio::test(start_paused = true)]
+async fn who_did_not_know_a_node_cannot_remove_it_before_it_was_welcome() {
+    let known =
+        Wishes { version: at(7), tasks: [(task_id(1), Arc::new(task(1)))].into(), ..Wishes::default() };
+    let (node, mut manager) = Node::start(known.clone());
+    for word in [NODE_UNKNOWN, NODE_REMOVED, NODE_REMOVED] {
+        manager.session().await.0.refuse(refusal(word)).await;
+        let reason = "the manager's words".to_owned();
+        assert_eq!(cast_out(&node).await, Outcast::Unknown { reason, before: true });
+    }
+    // One that dies meanwhile changes nothing of that.
+    manager.session().await.0.refuse(tonic::Status::unavailable("this manager stops")).await;
+    manager.session().await.0.refuse(refusal(NODE_REMOVED)).await;
+    let (session, _) = manager.session().await;
+    assert_eq!((&*node.context.wishes.borrow(), note(&node.dir).load()), (&known, None));
+    session.refuse(refusal(NODE_UNKNOWN)).await;
+    manager.welcomed().await.refuse(refusal(NODE_REMOVED)).await;
+    let mut outcast = node.context.outcast.subscribe();
+    outcast.wait_for(|said| matches!(said, Some(Outcast::Removed { .. }))).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_that_cannot_be_reached_or_says_anything_else_removes_nobody() {
+    let known =
+        Wishes { version: at(7), tasks: [(task_id(1), Arc::new(task(1)))].into(), ..Wishes::default() };
+    let (node, mut manager) = Node::start(known.clone());
+    for status in [
+        tonic::Status::unavailable("this manager stops"),
+        tonic::Status::failed_precondition("this node was removed from the cluster"),
+        tonic::Status::not_found(NODE_REMOVED),
+        refusal("NODE_IN_USE"),
+    ] {
+        manager.session().await.0.refuse(status).await;
+    }
+    drop(manager);
+    tokio::time::sleep(3 * LONGEST_WAIT).await;
+    assert_eq!(*node.context.outcast.borrow(), None);
+    assert_eq!((&*node.context.wishes.borrow(), note(&node.dir).load()), (&known, None));
 }
 
 #[tokio::test(start_paused = true)]

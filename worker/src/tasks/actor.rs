@@ -10,10 +10,14 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use warren_control::Clock;
+use warren_health::Target;
 use warren_task::{Action, Container, Found, Step, is_worth_telling, report, step};
 use warren_types::{Desired, TaskAssignment, TaskId, TaskReport, Timestamp};
 
-use crate::tasks::driver::{Done, Driver, Failure, Job, Surroundings};
+use crate::tasks::checks::{Checks, Subject};
+use crate::tasks::container;
+use crate::tasks::driver::{Done, Driver, Job, Surroundings};
+use crate::tasks::failure::Failure;
 use crate::tasks::reporter::Reporter;
 
 /// What an action may take in all, above the deadlines of the calls it is made of. One that is still at work
@@ -90,6 +94,8 @@ pub(super) struct Actor {
     late: Option<JoinHandle<Result<Done, Failure>>>,
     /// The image that is being got, for as long as `step` asks for it.
     getting: Option<Getting>,
+    /// The checks of its process, while it runs and is to run.
+    checks: Option<Checks>,
     /// Something about the container failed. What that left may show only once the container is gone.
     botched: bool,
 }
@@ -121,6 +127,7 @@ impl Actor {
             start_permit: None,
             late: None,
             getting: None,
+            checks: None,
             botched: false,
         };
         (actor, Handle { orders: sender, kind })
@@ -130,6 +137,7 @@ impl Actor {
     pub async fn run(mut self) {
         while !self.stop.is_cancelled() {
             self.obey();
+            self.tend_checks();
             let now = self.now();
             let answer = step(self.obeyed.wanted.as_deref(), &self.found, now);
             let said = self.tell();
@@ -167,6 +175,35 @@ impl Actor {
         self.obeyed = orders;
     }
 
+    /// Takes over what the checks found, and has them only while there is something to check.
+    fn tend_checks(&mut self) {
+        if let Some(found) = self.checks.as_mut().and_then(Checks::news) {
+            self.found.checked(found);
+        }
+        let subject = self.subject();
+        if subject.is_none() {
+            self.checks = None;
+        } else if self.checks.is_none() {
+            let start =
+                |subject| Checks::start(subject, Arc::clone(&self.driver.checking), Arc::clone(&self.clock));
+            self.checks = subject.map(start);
+        }
+    }
+
+    /// What is to be checked now.
+    fn subject(&self) -> Option<Subject> {
+        let wanted = self.obeyed.wanted.as_deref().filter(|wanted| wanted.desired <= Desired::Running)?;
+        let Container::Running { since } = self.found.container else { return None };
+        let (check, health) = (wanted.spec.health.clone()?, self.found.health(Some(wanted)));
+        let target = Target {
+            container: container::id(&self.task).to_string(),
+            pid: self.surroundings.pid?,
+            netns: self.surroundings.netns.clone()?,
+            address: wanted.address,
+        };
+        Some(Subject { task: self.task, check, target, since, health })
+    }
+
     fn tell(&self) -> TaskReport {
         self.kind.store(kind(&self.found.container), Ordering::Relaxed);
         let said = report(self.task, self.obeyed.wanted.as_deref(), &self.found);
@@ -187,6 +224,7 @@ impl Actor {
         tokio::select! {
             () = pause => {}
             () = self.stop.cancelled() => {}
+            () = news(&mut self.checks) => {}
             changed = self.orders.changed() => {
                 // Without a supervisor nobody will ever order anything again.
                 if changed.is_err() {
@@ -298,8 +336,9 @@ impl Actor {
 
     fn note(&mut self, action: &Action, done: Done) {
         match done {
-            Done::Saw { container, ledger, stop_signal } => {
+            Done::Saw { container, ledger, stop_signal, pid } => {
                 self.surroundings.stop_signal = stop_signal;
+                self.surroundings.pid = pid;
                 self.found.inspected(container, ledger);
                 return;
             }
@@ -309,9 +348,19 @@ impl Actor {
             }
             Done::Attached(netns) => self.surroundings.netns = Some(netns),
             Done::Wrote(files) => self.surroundings.files = Some(files),
+            Done::Brought(mounts) => self.surroundings.contents = Some(mounts),
+            Done::Started(pid) => self.surroundings.pid = Some(pid),
             Done::NothingToSignal => self.found.overtaken(),
             Done::Plainly => (),
         }
         self.found.succeeded(action, self.now());
+    }
+}
+
+/// Waits for news of the checks; for ever where there are none.
+async fn news(checks: &mut Option<Checks>) {
+    match checks {
+        Some(checks) => checks.changed().await,
+        None => std::future::pending().await,
     }
 }

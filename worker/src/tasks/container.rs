@@ -1,5 +1,6 @@
 //! Between a task and its container's record.
 
+pub(super) mod field;
 pub(super) mod spec;
 
 use std::time::UNIX_EPOCH;
@@ -18,15 +19,17 @@ pub(super) fn id(task: &TaskId) -> ContainerId {
 
 /// A container that an agent of this cluster made, as a listing shows it.
 #[derive(Debug, Clone)]
-pub(super) struct Listed {
+pub(crate) struct Listed {
     pub task: TaskId,
     /// `None` when the record's extension cannot be read.
     pub assignment: Option<TaskAssignment>,
     pub process: Process,
+    /// `None` of a record that was just made.
+    pub ledger: Option<Ledger>,
 }
 
 /// Reads a listed container; `None` when it is not ours.
-pub(super) fn listed(found: &warren_runtime::Found, cluster: ClusterId) -> Option<Listed> {
+pub(crate) fn listed(found: &warren_runtime::Found, cluster: ClusterId) -> Option<Listed> {
     let task: TaskId = found.owner.as_ref()?.task.parse().ok()?;
     if found.labels.get(CLUSTER) != Some(&cluster.to_string()) || found.id != id(&task) {
         return None;
@@ -36,7 +39,7 @@ pub(super) fn listed(found: &warren_runtime::Found, cluster: ClusterId) -> Optio
         tracing::warn!(%task, %error, "the record holds no assignment that this version can read");
     });
     let assignment = assignment.ok().filter(|assignment: &TaskAssignment| assignment.id == task);
-    Some(Listed { task, assignment, process: found.process.clone() })
+    Some(Listed { task, assignment, process: found.process.clone(), ledger: ledger(found) })
 }
 
 /// The ledger in the record; a record that was just made has none.
@@ -90,14 +93,17 @@ mod tests {
         let file = |name: &str| PathBuf::from("/data/tasks/x").join(name);
         let files =
             TaskFiles { resolv_conf: file("resolv.conf"), hosts: file("hosts"), hostname: file("hostname") };
-        let programs = Programs { logger: "/data/bin/logger".into(), init: "/data/bin/init".into() };
+        let bin = |name: &str| PathBuf::from("/data/bin").join(name);
+        let programs = Programs { logger: bin("logger"), init: bin("init"), exec: bin("exec") };
         let (netns, hostname) = ("/run/netns/x".into(), "web-1".into());
-        Joined { netns, files, log: file("output"), hostname, programs }
+        let (sources, contents) = (Vec::new(), Vec::new());
+        Joined { netns, files, log: file("output"), hostname, programs, sources, contents }
     }
 
     fn found(process: Process) -> Found {
         let cluster = settings().cluster;
-        let spec = spec(&task(1), 1, cluster, &joined()).unwrap();
+        let task = task(1);
+        let spec = spec(&task, &task.spec, 1, cluster, &joined()).unwrap();
         Found {
             id: spec.id,
             owner: Some(spec.owner),
@@ -113,10 +119,11 @@ mod tests {
 
     #[test]
     fn a_record_says_what_its_task_is() {
-        let spec = spec(&task(1), 1, settings().cluster, &joined()).unwrap();
+        let task = task(1);
+        let spec = spec(&task, &task.spec, 1, settings().cluster, &joined()).unwrap();
         spec.check().unwrap();
         let listed = listed(&found(Process::None), settings().cluster).unwrap();
-        assert_eq!((listed.task, listed.assignment), (task_id(1), Some(task(1))));
+        assert_eq!((listed.task, listed.assignment), (task_id(1), Some(task)));
     }
 
     #[test]

@@ -9,16 +9,24 @@ use tokio::time::timeout;
 use warren_logger::Programs;
 use warren_network::files::TaskFiles;
 use warren_network::{Network, TaskKey, TaskNetwork};
-use warren_runtime::{Error as RuntimeError, Runtime, Signal};
-use warren_task::{Action, Container, Ledger, Severity};
-use warren_types::{ClusterId, ImageDigest, TaskAssignment, TaskId, Timestamp};
+use warren_runtime::{Error as RuntimeError, Mount, Process, Runtime, Signal};
+use warren_task::{Action, Container, Ledger};
+use warren_types::{ClusterId, ImageDigest, NodeSettings, TaskAssignment, TaskId, Timestamp};
 
-use crate::handlers::files::{Directories, FilesError, hostname};
-use crate::handlers::images::{self, ImageError, ImageSource};
-use crate::handlers::ports::{Ports, PortsError};
+use crate::handlers::contents::courier::Courier;
+use crate::handlers::files::{Directories, hostname};
+use crate::handlers::images::{self, ImageSource};
+use crate::handlers::ports::Ports;
+use crate::handlers::volumes::{Sources, Volumes};
+use crate::tasks::checks::Checking;
 use crate::tasks::container;
+use crate::tasks::container::field::named;
 use crate::tasks::container::spec::{self, Joined};
+use crate::tasks::contents::Contents;
+use crate::tasks::failure::Failure;
 use crate::tasks::ground::{Ground, NOT_YET};
+use crate::tasks::templates;
+use crate::wishes::Wishes;
 
 /// How long the first try to make the node's network is waited for. It takes some 10 ms where nothing is wrong.
 const GROUND_WITHIN: Duration = Duration::from_secs(3);
@@ -28,11 +36,18 @@ pub(crate) struct Driver {
     pub runtime: Arc<dyn Runtime>,
     pub network: Arc<dyn Network>,
     pub images: Arc<dyn ImageSource>,
+    /// Knows as whom a registry is asked.
+    pub courier: Arc<dyn Courier>,
     /// What containers are run with.
     pub programs: Programs,
     pub directories: Directories,
     pub ports: Ports,
+    pub contents: Arc<dyn Contents>,
+    pub volumes: Arc<Volumes>,
+    pub checking: Arc<Checking>,
     pub cluster: ClusterId,
+    /// Who this node is, which templates ask for.
+    pub wishes: watch::Receiver<Wishes>,
     /// Whether the node's own part of the network is made.
     pub ground: watch::Receiver<Ground>,
     /// Held from the creation of a process to its start, so that one that is made is started before others
@@ -51,7 +66,11 @@ pub(crate) struct Driver {
 pub(crate) struct Surroundings {
     pub netns: Option<PathBuf>,
     pub files: Option<TaskFiles>,
+    /// How secrets and configs are mounted.
+    pub contents: Option<Vec<Mount>>,
     pub stop_signal: Option<Signal>,
+    /// The process that was last seen.
+    pub pid: Option<u32>,
 }
 
 /// What is asked of the driver.
@@ -77,6 +96,7 @@ pub(crate) enum Done {
         container: Container,
         ledger: Option<Ledger>,
         stop_signal: Option<Signal>,
+        pid: Option<u32>,
     },
     /// The image is here, and this is what it is.
     Obtained(ImageDigest),
@@ -84,84 +104,12 @@ pub(crate) enum Done {
     Attached(PathBuf),
     /// The task's files.
     Wrote(TaskFiles),
+    /// The files of its secrets and configs, as they are mounted.
+    Brought(Vec<Mount>),
+    /// The process that runs.
+    Started(u32),
     /// There was no process to signal any more.
     NothingToSignal,
-}
-
-/// Why an action did not work.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub severity: Severity,
-    pub reason: String,
-}
-
-impl Failure {
-    pub fn transient(reason: impl Into<String>) -> Self {
-        Self { severity: Severity::Transient, reason: reason.into() }
-    }
-
-    fn permanent(reason: impl Into<String>) -> Self {
-        Self { severity: Severity::Permanent, reason: reason.into() }
-    }
-}
-
-impl From<RuntimeError> for Failure {
-    fn from(error: RuntimeError) -> Self {
-        match error {
-            // These only mean that the container is not as it was last seen.
-            RuntimeError::Conflict { .. } | RuntimeError::NotFound { .. } => {
-                Self::transient(error.to_string())
-            }
-            // It went since it was looked for, and is looked for again.
-            RuntimeError::ImageMissing { .. } => Self::transient(error.to_string()),
-            RuntimeError::InvalidSpec { field, reason } => match spec::path(&field) {
-                Some(path) => Self::permanent(format!("{path}: {reason}")),
-                // What the node adds itself is made again.
-                None => Self::transient(format!("{field} is refused: {reason}")),
-            },
-            error if error.is_transient() => Self::transient(error.to_string()),
-            error => Self::permanent(error.to_string()),
-        }
-    }
-}
-
-impl From<ImageError> for Failure {
-    fn from(error: ImageError) -> Self {
-        match error.is_transient() {
-            true => Self::transient(error.to_string()),
-            false => Self::permanent(error.to_string()),
-        }
-    }
-}
-
-impl From<warren_network::Error> for Failure {
-    fn from(error: warren_network::Error) -> Self {
-        use warren_network::Error as E;
-        match error {
-            E::PortTaken { .. }
-            | E::HostIpMissing { .. }
-            | E::AddressOutsideSubnet { .. }
-            | E::LinkNameTaken { .. }
-            | E::BadTaskKey { .. } => Self::permanent(error.to_string()),
-            error => Self::transient(error.to_string()),
-        }
-    }
-}
-
-impl From<PortsError> for Failure {
-    fn from(error: PortsError) -> Self {
-        match error {
-            PortsError::Network(error) => error.into(),
-            PortsError::OfAnotherService { .. } => Self::transient(error.to_string()),
-            PortsError::Zero => Self::permanent(error.to_string()),
-        }
-    }
-}
-
-impl From<FilesError> for Failure {
-    fn from(error: FilesError) -> Self {
-        Self::transient(error.to_string())
-    }
 }
 
 impl Driver {
@@ -172,13 +120,23 @@ impl Driver {
         match &job.action {
             Action::Inspect => return self.inspect(&job).await,
             Action::EnsureImage => {
-                let digest = images::ensure(&*self.images, job.assignment()?, job.said.as_ref()).await?;
+                let (task, said) = (job.assignment()?, job.said.as_ref());
+                let digest = images::ensure(&*self.images, &*self.courier, task, said).await?;
                 return Ok(Done::Obtained(digest));
             }
             Action::EnsureNetwork => return self.attach(&job).await,
             Action::EnsureFiles => {
-                return Ok(Done::Wrote(self.directories.ensure(job.assignment()?).await?));
+                let expanded = self.expanded(&job)?;
+                return Ok(Done::Wrote(self.directories.ensure(&expanded).await?));
             }
+            Action::EnsureVolumes => {
+                self.sources(&job).await?;
+            }
+            Action::EnsureContents => {
+                let mounts = self.contents.ensure(job.assignment()?, &self.settings()?).await?;
+                return Ok(Done::Brought(mounts));
+            }
+            Action::RemoveContents => self.contents.remove(&job.task).await?,
             Action::HoldPorts => {
                 self.stand().await?;
                 self.ports.hold(job.assignment()?).await?;
@@ -188,7 +146,7 @@ impl Driver {
                 self.ports.serve(job.assignment()?).await?;
             }
             Action::EnsureContainer => self.create(&job).await?,
-            Action::Start => self.runtime.start(&container).await.map(|_| ())?,
+            Action::Start => return Ok(Done::Started(self.runtime.start(&container).await?)),
             Action::RecordLedger(ledger) => self.record(&job, ledger).await?,
             Action::SignalStop => {
                 return self.signal(&job, job.surroundings.stop_signal.unwrap_or(Signal::TERM)).await;
@@ -217,7 +175,27 @@ impl Driver {
         let found = self.runtime.inspect(&container::id(&job.task)).await?;
         let container = container::state(found.as_ref(), job.now).map_err(Failure::transient)?;
         let ledger = found.as_ref().and_then(container::ledger);
-        Ok(Done::Saw { container, ledger, stop_signal: found.map(|found| found.stop_signal) })
+        let pid = found.as_ref().and_then(|found| match found.process {
+            Process::Running { pid } => Some(pid),
+            _ => None,
+        });
+        Ok(Done::Saw { container, ledger, stop_signal: found.map(|found| found.stop_signal), pid })
+    }
+
+    fn settings(&self) -> Result<NodeSettings, Failure> {
+        let unknown = || Failure::transient("no manager has told this node who it is yet");
+        self.wishes.borrow().settings.clone().ok_or_else(unknown)
+    }
+
+    /// The task with what its templates stand for here.
+    fn expanded(&self, job: &Job) -> Result<TaskAssignment, Failure> {
+        templates::expand(job.assignment()?, &self.settings()?)
+    }
+
+    /// What its mounts come from, made where it is missing.
+    async fn sources(&self, job: &Job) -> Result<Sources, Failure> {
+        let (task, settings) = (job.assignment()?, self.settings()?);
+        Ok(self.volumes.ensure(task, &templates::values(task, &settings)).await?)
     }
 
     /// Nothing is made for a task before the node's own part of the network is there. While an agent that has
@@ -240,17 +218,23 @@ impl Driver {
     }
 
     async fn create(&self, job: &Job) -> Result<(), Failure> {
-        let task = job.assignment()?;
+        let (task, expanded) = (job.assignment()?, self.expanded(job)?);
         let missing = || Failure::transient("the task's network and files are not made yet");
+        let sources = self.sources(job).await?;
         let joined = Joined {
             netns: job.surroundings.netns.clone().ok_or_else(missing)?,
             files: job.surroundings.files.clone().ok_or_else(missing)?,
             log: self.directories.log(&job.task),
-            hostname: hostname(task),
+            hostname: hostname(&expanded),
             programs: self.programs.clone(),
+            sources: sources.paths.clone(),
+            contents: job.surroundings.contents.clone().unwrap_or_default(),
         };
-        let spec = spec::spec(task, job.attempt, self.cluster, &joined)?;
-        self.runtime.ensure_created(&spec).await?;
+        let spec = spec::spec(task, &expanded.spec, job.attempt, self.cluster, &joined)?;
+        let made = self.runtime.ensure_created(&spec).await;
+        // A container that is made has mounts of its own.
+        drop(sources);
+        made.map_err(|error| named(error, &task.spec))?;
         if let Err(error) = self.images.touch(&spec.image, job.now).await {
             tracing::debug!(image = %spec.image, %error, "its last use is not noted");
         }

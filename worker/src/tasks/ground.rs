@@ -5,9 +5,9 @@ use std::sync::{Arc, PoisonError};
 
 use warren_network::{DEFAULT_MTU, NodeNetwork, NodeSettings as Node, Repairs, TaskKey};
 use warren_runtime::Process;
-use warren_types::{Desired, NodeSettings};
+use warren_task::Phase;
+use warren_types::{Desired, Health, NodeCondition, NodeSettings, TaskAssignment};
 
-use crate::node::health::Condition;
 use crate::tasks::container::Listed;
 use crate::tasks::supervisor::Supervisor;
 
@@ -54,7 +54,7 @@ impl Supervisor {
         if let (Some(sentence), false) = (&sentence, laid) {
             self.ground.send_replace(Ground::Missing(sentence.clone()));
         }
-        self.health.note(Condition::Network, sentence);
+        self.health.note(NodeCondition::NetworkBroken, sentence);
         tended
     }
 
@@ -93,13 +93,19 @@ impl Supervisor {
             };
             let Some(task) = wanted.or_else(|| found.assignment.clone().map(Arc::new)) else { continue };
             tasks.insert(TaskKey::parse(&found.task.to_string())?, task.address);
-            if matches!(found.process, Process::Running { .. }) && !goes {
+            if matches!(found.process, Process::Running { .. }) && !goes && was_well(&task, found) {
                 serving.push(task);
             }
         }
         let ports = self.driver.ports.adopt(&serving);
         Ok(NodeNetwork { settings: node(settings)?, tasks, ports })
     }
+}
+
+/// Whether a process that runs gets traffic before this agent has checked it: as it did from the agent before.
+fn was_well(task: &TaskAssignment, found: &Listed) -> bool {
+    let recorded = found.ledger.as_ref().map(|ledger| &ledger.phase);
+    task.spec.health.is_none() || matches!(recorded, Some(Phase::Started { health: Health::Healthy, .. }))
 }
 
 fn node(settings: &NodeSettings) -> Result<Node, warren_network::Error> {

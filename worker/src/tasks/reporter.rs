@@ -9,6 +9,8 @@ use tokio::time::Instant;
 use warren_task::supersedes;
 use warren_types::{TaskId, TaskReport};
 
+use crate::node::metrics::WorkerMetrics;
+
 /// How many reports go in one message.
 const BATCH: usize = 256;
 /// How many messages may wait for their confirmation.
@@ -17,10 +19,11 @@ const MAX_IN_FLIGHT: usize = 8;
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Between the actors, which report, and the session, which sends. At most one report per task is kept.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Reporter {
     state: Mutex<State>,
     changed: Notify,
+    metrics: WorkerMetrics,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +52,11 @@ pub(crate) struct Batch {
 }
 
 impl Reporter {
+    /// Without a word yet. What the words tell is counted in `metrics`.
+    pub fn new(metrics: WorkerMetrics) -> Self {
+        Self { metrics, ..Self::default() }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,6 +69,7 @@ impl Reporter {
         {
             return;
         }
+        self.metrics.saw(&report, Instant::now());
         state.unsent.insert(report.task);
         state.newest.insert(report.task, report);
         drop(state);
@@ -72,6 +81,8 @@ impl Reporter {
         let mut state = self.state();
         state.newest.remove(task);
         state.unsent.remove(task);
+        drop(state);
+        self.metrics.forget(task);
     }
 
     /// A new session: everything is said again, since another manager may know less.
@@ -159,7 +170,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
-    use warren_types::{TaskState, Timestamp};
+    use warren_types::{Health, TaskState, Timestamp};
 
     use super::*;
     use crate::samples::task_id;
@@ -176,6 +187,7 @@ mod tests {
             removed: false,
             next_attempt: None,
             image: None,
+            health: Health::None,
         }
     }
 

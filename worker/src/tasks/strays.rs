@@ -26,6 +26,9 @@ impl Supervisor {
         if !swept.is_empty() {
             tracing::info!(?swept, "removed what no container owned");
         }
+        if let Err(error) = self.driver.volumes.sweep().await {
+            tracing::warn!(%error, "could not finish what was begun with volumes");
+        }
         match swept.failed.is_empty() {
             true => Ok(()),
             false => Err(StraysError::Remove(swept.failed.join("; "))),

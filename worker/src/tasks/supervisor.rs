@@ -11,16 +11,20 @@ use futures::StreamExt;
 use tokio::sync::watch;
 use warren_control::{Chance, Clock, LoopHandle, Loops, Shutdown};
 use warren_runtime::RuntimeEvent;
-use warren_types::{Desired, NodeSettings, TaskAssignment, TaskId};
+use warren_types::{Desired, NodeCondition, NodeSettings, TaskAssignment, TaskId};
 
-use crate::node::health::{Condition, Health};
+use crate::node::health::Health;
+use crate::node::metrics::WorkerMetrics;
 use crate::tasks::actor::{Actor, Handle, Orders, kind};
 use crate::tasks::container::{self, Listed};
 use crate::tasks::driver::Driver;
+use crate::tasks::failure::Failure;
 use crate::tasks::ground::Ground;
 use crate::tasks::reporter::Reporter;
 use crate::wishes::Wishes;
 
+/// The loop that asks containerd for everything.
+pub(crate) const RELIST: &str = "worker.relist";
 /// How often containerd is asked for everything, whatever its events said.
 const RELIST_EVERY: Duration = Duration::from_secs(20);
 /// How often what nobody owns is looked for, whatever was heard.
@@ -37,6 +41,7 @@ pub(crate) struct Parts {
     pub shutdown: Shutdown,
     pub wishes: watch::Receiver<Wishes>,
     pub health: Arc<Health>,
+    pub metrics: WorkerMetrics,
     /// The sender of what [`Driver::ground`] receives.
     pub ground: watch::Sender<Ground>,
 }
@@ -70,8 +75,9 @@ impl Drop for Listing {
 impl Supervisor {
     /// A supervisor without actors.
     pub fn new(parts: Parts) -> Arc<Self> {
-        let Parts { driver, clock, shutdown, wishes, health, ground } = parts;
-        let (reporter, actors, made_with) = (Arc::default(), Mutex::default(), Mutex::default());
+        let Parts { driver, clock, shutdown, wishes, health, metrics, ground } = parts;
+        let (actors, made_with) = (Mutex::default(), Mutex::default());
+        let reporter = Arc::new(Reporter::new(metrics));
         let driver = Arc::new(driver);
         Arc::new(Self { driver, wishes, health, ground, made_with, reporter, clock, shutdown, actors })
     }
@@ -89,7 +95,7 @@ impl Supervisor {
             async move { supervisor.tend_ground().await }
         });
         let supervisor = Arc::clone(self);
-        let relist = loops.spawn("worker.relist", jittered(RELIST_EVERY, chance()), move || {
+        let relist = loops.spawn(RELIST, jittered(RELIST_EVERY, chance()), move || {
             let supervisor = Arc::clone(&supervisor);
             async move { supervisor.relist().await }
         });
@@ -151,6 +157,12 @@ impl Supervisor {
                 Ok(removed) => tracing::info!(removed, "removed directories that no task owned"),
                 Err(error) => tracing::warn!(%error, "could not sweep the directories of tasks"),
             }
+            let swept = self.driver.contents.sweep(&|task| self.actors().contains_key(task)).await;
+            match swept {
+                Ok(0) => (),
+                Ok(removed) => tracing::info!(removed, "removed secrets and configs that no task owned"),
+                Err(Failure { reason, .. }) => tracing::warn!(reason, "could not sweep secrets and configs"),
+            }
         }
         Ok(())
     }
@@ -160,14 +172,14 @@ impl Supervisor {
     pub(super) async fn list(&self) -> Result<Vec<Listed>, warren_runtime::Error> {
         match self.driver.runtime.list().await {
             Ok(found) => {
-                if self.health.note(Condition::Runtime, None) {
+                if self.health.note(NodeCondition::RuntimeDown, None) {
                     self.retry_all();
                 }
                 Ok(found.iter().filter_map(|found| container::listed(found, self.driver.cluster)).collect())
             }
             Err(error) => {
                 let sentence = format!("containerd does not answer ({error}); tasks keep their state");
-                self.health.note(Condition::Runtime, Some(sentence));
+                self.health.note(NodeCondition::RuntimeDown, Some(sentence));
                 Err(error)
             }
         }
@@ -213,6 +225,7 @@ impl Supervisor {
     fn ended(&self, task: &TaskId) {
         self.actors().remove(task);
         if !self.wishes.borrow().tasks.contains_key(task) {
+            self.driver.checking.results.forget(task);
             self.reporter.forget(task);
         }
     }

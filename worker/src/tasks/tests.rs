@@ -1,6 +1,8 @@
 //! Agents on a machine that outlives them: fake containers, fake network, a real directory.
 
+mod around;
 mod crashes;
+mod health;
 mod image;
 mod life;
 mod mortal;
@@ -14,29 +16,41 @@ use tempfile::TempDir;
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use warren_control::{Loops, Shutdown, SystemClock};
+use warren_health::{Limits, Prober};
 use warren_logger::Programs;
 use warren_network::fake::FakeNetwork;
 use warren_runtime::fake::Fake;
 use warren_runtime::{Process, Runtime};
 use warren_types::{TaskAssignment, TaskReport};
+use warren_volume::Pins;
+use warren_volume::fake::Fake as FakeVolumes;
 
+use crate::handlers::contents::courier::fake::FakeCourier;
 use crate::handlers::files::Directories;
 use crate::handlers::images::fake::FakeImages;
 use crate::handlers::ports::Ports;
+use crate::handlers::volumes::Volumes;
 use crate::node::health::Health;
+use crate::node::metrics::WorkerMetrics;
 use crate::samples::{image, images, settings, task_id};
 use crate::scripted::{PATIENCE, at};
+use crate::tasks::checks::{Checking, Results};
 use crate::tasks::reporter::Reporter;
 use crate::tasks::supervisor::{Parts, Supervisor};
 use crate::tasks::{Driver, Ground};
 use crate::wishes::Wishes;
+use around::{FakeContents, FakeExec};
 use mortal::{Life, Mortal};
 
 /// What an agent's death leaves.
 struct Machine {
     runtime: Fake,
     images: FakeImages,
+    courier: FakeCourier,
     network: Arc<FakeNetwork>,
+    contents: FakeContents,
+    volumes: Arc<FakeVolumes>,
+    exec: Arc<FakeExec>,
     dir: TempDir,
 }
 
@@ -48,6 +62,7 @@ struct Agent {
     reporter: Arc<Reporter>,
     health: Arc<Health>,
     loops: Loops,
+    checking: Arc<Checking>,
 }
 
 impl Machine {
@@ -55,7 +70,11 @@ impl Machine {
         let runtime = Fake::new();
         runtime.add_image(&image());
         let network = Arc::new(FakeNetwork::new("/run/none"));
-        Self { runtime, images: images(), network, dir: tempfile::tempdir().unwrap() }
+        let (contents, volumes, exec) =
+            (FakeContents::default(), Arc::new(FakeVolumes::new()), Arc::default());
+        let dir = tempfile::tempdir().unwrap();
+        let courier = FakeCourier::default();
+        Self { runtime, images: images(), courier, network, contents, volumes, exec, dir }
     }
 
     /// An agent that knows `wishes` and dies as `life` says.
@@ -66,13 +85,29 @@ impl Machine {
         let network = Arc::new(Mortal::new(Arc::clone(&self.network), &life));
         let health = Arc::<Health>::default();
         let clock = Arc::new(SystemClock::new());
+        let metrics = WorkerMetrics::default();
+        let pins = Pins::new(self.dir.path().join("pins"));
+        let volumes =
+            Volumes::new(self.volumes.clone(), pins, Arc::new(self.runtime.clone()), wanted.clone());
+        let prober = Prober::new(self.exec.clone(), Limits::of(1));
+        let results = Results::default();
+        let checking = Arc::new(Checking { prober, results, metrics: metrics.clone() });
         let driver = Driver {
             runtime: Arc::new(Mortal::new(self.runtime.clone(), &life)),
             network: network.clone(),
             images: Arc::new(self.images.clone()),
-            programs: Programs { logger: "/none/logger".into(), init: "/none/init".into() },
+            courier: Arc::new(self.courier.clone()),
+            programs: Programs {
+                logger: "/none/logger".into(),
+                init: "/none/init".into(),
+                exec: "/none/exec".into(),
+            },
             directories: Directories::new(self.dir.path().join("tasks")),
             ports: Ports::new(network),
+            contents: Arc::new(Mortal::new(self.contents.clone(), &life)),
+            volumes: Arc::new(volumes),
+            checking: Arc::clone(&checking),
+            wishes: wanted.clone(),
             cluster: settings().cluster,
             ground: laid,
             starts: Arc::new(Semaphore::new(4)),
@@ -85,12 +120,13 @@ impl Machine {
             shutdown: shutdown.clone(),
             wishes: wanted,
             health: Arc::clone(&health),
+            metrics,
             ground,
         });
         let chance: warren_control::Chance = Arc::new(|| u64::MAX / 2);
         let loops = Loops::new(shutdown.clone(), clock, Arc::clone(&chance));
         supervisor.start(&loops, &chance);
-        Agent { life, shutdown, wishes, reporter: supervisor.reporter(), health, loops }
+        Agent { life, shutdown, wishes, reporter: supervisor.reporter(), health, loops, checking }
     }
 
     /// An agent that lives until it is killed.
@@ -117,6 +153,7 @@ impl Machine {
         left.extend(self.network.ports().keys().map(|port| format!("port {port}")));
         let entries = std::fs::read_dir(self.dir.path().join("tasks"));
         let names = entries.into_iter().flatten().map(|entry| entry.unwrap().file_name());
+        left.extend(self.contents.tasks().iter().map(|task| format!("contents of {task}")));
         left.extend(names.map(|name| format!("directory {}", name.display())));
         left
     }

@@ -16,6 +16,7 @@ use warren_runtime::containerd::Containerd;
 use warren_runtime::testing::PrivateContainerd;
 use warren_runtime::{Process, Runtime};
 use warren_security::{CertificateAuthority, Identity};
+use warren_types::spec::{HealthCheck, Probe};
 use warren_types::{Desired, EnvVar, ImageDigest, TaskAssignment};
 
 use super::tests::reported;
@@ -97,6 +98,7 @@ impl Machine {
         let credentials = self.authority.issue(&identity, SystemTime::now()).unwrap();
         let config = Config {
             data_dir: self.data_dir.path().to_owned(),
+            run_dir: self.run_dir.clone(),
             managers: Vec::new(),
             certificate: LiveCertificate::new(&credentials),
             roots: self.authority.roots(),
@@ -121,6 +123,8 @@ fn serving(desired: Desired, digest: Option<ImageDigest>) -> TaskAssignment {
     let mut task = TaskAssignment { desired, digest, ports: vec![port(8080)], ..task(1) };
     // The first process of a container ignores SIGTERM unless it asked for it, and httpd does not.
     task.spec.stop_grace = Duration::from_secs(1);
+    let probe = Probe::Http { port: 80, path: "/index.html".into(), headers: Vec::new() };
+    task.spec.health = Some(HealthCheck { interval: Duration::from_secs(1), ..HealthCheck::new(probe) });
     task.spec.env = vec![EnvVar { name: "GREETING".into(), value: "hello".into() }];
     task
 }

@@ -1,15 +1,18 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use tonic::{Code, Status};
 use warren_image::Connection;
 use warren_network::fake::FakeNetwork;
 use warren_network::{Error as NetworkError, Network, TaskKey, TaskNetwork};
+use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::worker_frame::Frame as FromWorker;
 use warren_runtime::fake::Fake;
 use warren_runtime::{Process, Runtime};
 use warren_security::{CertificateAuthority, Identity};
+use warren_telemetry::Telemetry;
 use warren_types::{Desired, TaskAssignment};
 
 use super::*;
@@ -41,6 +44,7 @@ impl Machine {
         let credentials = self.authority.issue(&identity, SystemTime::now()).unwrap();
         Config {
             data_dir: self.dir.path().to_owned(),
+            run_dir: self.dir.path().join("run"),
             managers: Vec::new(),
             certificate: LiveCertificate::new(&credentials),
             roots: self.authority.roots(),
@@ -65,6 +69,17 @@ impl Machine {
     async fn worker(&self, dial: Dial) -> Worker {
         let config = self.config(Role::Worker, &settings().node.to_string());
         Worker::start_with(config, self.doors(), dial, Arc::new(|| 0)).await.unwrap()
+    }
+
+    /// A worker that can be removed from its cluster.
+    async fn member(&self, dial: Dial) -> Worker {
+        let membership = Some(MembershipStore::new(self.dir.path().join("worker")));
+        let config = Config { membership, ..self.config(Role::Worker, &settings().node.to_string()) };
+        Worker::start_with(config, self.doors(), dial, Arc::new(|| 0)).await.unwrap()
+    }
+
+    fn note(&self) -> RemovalNote {
+        RemovalNote::new(self.dir.path(), settings().cluster, settings().node)
     }
 
     async fn pids(&self) -> BTreeMap<String, u32> {
@@ -111,8 +126,8 @@ async fn a_worker_runs_what_a_manager_wants_and_leaves_nothing_when_it_is_empty(
     assert_eq!(worker.ready(), Ok(()));
     assert!(worker.conditions().is_empty());
     let loops: Vec<&str> = worker.loops().snapshot().iter().map(|status| status.name).collect();
-    let want =
-        ["heartbeat", "images", "network", "relist", "sweep", "sync"].map(|name| format!("worker.{name}"));
+    let want = ["heartbeat", "images", "network", "relist", "sweep", "sync", "vitals"];
+    let want = want.map(|name| format!("worker.{name}"));
     assert_eq!(loops, want);
     let removing = TaskAssignment { desired: Desired::Remove, ..publishing() };
     session.assign(2, vec![removing]).await;
@@ -162,6 +177,96 @@ async fn a_worker_without_managers_resumes_from_its_cache() {
     worker.stop().await.unwrap();
 }
 
+fn removed() -> Status {
+    Problem::new(Code::FailedPrecondition, NODE_REMOVED, "the manager's words").into()
+}
+
+/// Waits until the worker knows that it was removed.
+async fn cast_out(worker: &Worker) -> Outcast {
+    tokio::time::timeout(PATIENCE, worker.outcast(None)).await.unwrap()
+}
+
+async fn assert_nothing_is_left(machine: &Machine, containers: usize) {
+    assert!(machine.runtime.list().await.unwrap().is_empty());
+    let tasks = std::fs::read_dir(machine.dir.path().join("tasks")).into_iter().flatten().count();
+    assert_eq!(tasks, 0, "directories of tasks");
+    let key = TaskKey::parse("probe").unwrap();
+    let probe = TaskNetwork { task: key, address: task(1).address };
+    let none = machine.network.ensure_task(&probe).await.unwrap_err();
+    assert!(matches!(none, NetworkError::NoNode), "the node's network went too: {none}");
+    let removal = machine.note().load().unwrap();
+    assert_eq!((removal.reason.as_str(), removal.cleared), ("the manager's words", true));
+    // Some may have been gone already when they were first counted.
+    assert!(removal.containers <= containers, "{removal:?}");
+    assert!(!machine.dir.path().join("worker/cache.json").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_node_stops_what_it_runs_and_leaves_nothing() {
+    let machine = Machine::new();
+    let (mut manager, dial) = Manager::in_memory();
+    let worker = machine.member(dial).await;
+    let mut session = manager.welcomed().await;
+    // One after the other, since one batch may say both.
+    session.assign(1, vec![publishing()]).await;
+    reported(&mut session, |report| report.ready).await;
+    session.assign(2, vec![publishing(), task(2)]).await;
+    reported(&mut session, |report| report.ready && report.task_id == task_id(2).to_string()).await;
+    session.refuse(removed()).await;
+    let reason = "the manager's words".to_owned();
+    assert_eq!(cast_out(&worker).await, Outcast::Removed { reason, before: false });
+    worker.cleared().await.unwrap();
+    worker.stop().await.unwrap();
+    assert_nothing_is_left(&machine, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_node_that_was_killed_goes_on_without_any_manager() {
+    let machine = Machine::new();
+    let (mut manager, dial) = Manager::in_memory();
+    let worker = machine.worker(dial).await;
+    let mut session = manager.welcomed().await;
+    session.assign(1, vec![publishing()]).await;
+    reported(&mut session, |report| report.ready).await;
+    // Stopped at the moment where nothing but the note was made of it.
+    worker.stop().await.unwrap();
+    drop((session, manager));
+    assert_eq!(machine.pids().await.len(), 1);
+    let removal = Removal { reason: "the manager's words".into(), containers: 3, cleared: false };
+    machine.note().store(&removal).unwrap();
+
+    let nobody = || Dialer::new(Vec::new(), client_config(&machine.authority.roots(), None).unwrap());
+    let worker = machine.member(nobody().into_dial()).await;
+    let reason = "the manager's words".to_owned();
+    assert_eq!(cast_out(&worker).await, Outcast::Removed { reason, before: true });
+    worker.cleared().await.unwrap();
+    worker.stop().await.unwrap();
+    assert_nothing_is_left(&machine, 3).await;
+    // The second time there is nothing to do.
+    let worker = machine.member(nobody().into_dial()).await;
+    worker.cleared().await.unwrap();
+    worker.stop().await.unwrap();
+    assert_nothing_is_left(&machine, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_node_gives_up_when_nothing_goes() {
+    let machine = Machine::new();
+    let removal = Removal { reason: "the manager's words".into(), containers: 0, cleared: false };
+    machine.note().store(&removal).unwrap();
+    let stuck = machine.dir.path().join("tasks").join(task_id(1).to_string());
+    let nobody = Dialer::new(Vec::new(), client_config(&machine.authority.roots(), None).unwrap());
+    let worker = machine.member(nobody.into_dial()).await;
+    // A file in place of a directory cannot be swept.
+    std::fs::create_dir_all(stuck.parent().unwrap()).unwrap();
+    std::fs::write(&stuck, "").unwrap();
+    let began = tokio::time::Instant::now();
+    let error = worker.cleared().await.unwrap_err();
+    assert!(error.to_string().contains("directories of 1 tasks"), "{error}");
+    assert_eq!(began.elapsed().as_secs(), 60);
+    worker.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn only_a_nodes_certificate_makes_a_worker() {
     let machine = Machine::new();
@@ -169,4 +274,46 @@ async fn only_a_nodes_certificate_makes_a_worker() {
         let refused = Worker::start(machine.config(role, &id), machine.doors()).await;
         assert!(matches!(refused, Err(StartError::Certificate { .. })), "{role:?} {id}");
     }
+}
+
+/// Waits until exactly this keeps the worker from its work.
+async fn lacks(node: &Telemetry, wanted: &[&str]) {
+    let asked = async {
+        while node.unready().await != wanted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let found = tokio::time::timeout(PATIENCE, asked).await;
+    assert!(found.is_ok(), "wanted {wanted:?}, found {:?}", node.unready().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_shows_what_it_lacks_and_whether_it_works() {
+    let machine = Machine::new();
+    let (mut manager, dial) = Manager::in_memory();
+    let worker = machine.worker(dial).await;
+    let node = Telemetry::of(&[]);
+    node.add("worker", worker.telemetry());
+    let no_session = "worker: session: there is none with a manager";
+    lacks(&node, &[no_session, "worker: network: the node's network is not made yet"]).await;
+    let session = manager.welcomed().await;
+    lacks(&node, &[]).await;
+    assert_eq!(node.unhealthy().await, [""; 0]);
+    machine.runtime.set_reachable(false);
+    let [away] = node.unready().await.try_into().unwrap();
+    assert!(away.starts_with("worker: containerd: "), "asked at once: {away}");
+    machine.runtime.set_reachable(true);
+    lacks(&node, &[]).await;
+    drop((session, manager));
+    lacks(&node, &[no_session]).await;
+    let missed = |text: String| !text.contains("\nworker_heartbeat_failures_total 0.0\n");
+    let counted = async {
+        while !missed(node.metrics().unwrap()) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, counted).await.unwrap();
+    worker.stop().await.unwrap();
+    let stopped = ["relist", "vitals"].map(|name| format!("worker: worker.{name}: the loop does not run"));
+    assert_eq!(node.unhealthy().await, stopped);
 }

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use warren_types::{Device, DeviceAccess, HostEntry, NodeRole, Ulimit};
 
-use super::mount::parts;
+use super::parts::parts;
 
 /// How tasks are spread. Which modes a service can have is known here, how many tasks it has is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

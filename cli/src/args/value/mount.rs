@@ -2,31 +2,7 @@
 
 use warren_types::{Bytes, Mount, MountSource, Propagation};
 
-/// The parts of a text between colons. A colon that belongs to a part is written `\:`, a backslash `\\`.
-pub(super) fn parts(text: &str) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut characters = text.chars().peekable();
-    while let Some(character) = characters.next() {
-        let last = parts.last_mut().expect("there is always one part");
-        match (character, characters.peek()) {
-            ('\\', Some(next @ (':' | '\\'))) => {
-                last.push(*next);
-                characters.next();
-            }
-            (':', _) => parts.push(String::new()),
-            _ => last.push(character),
-        }
-    }
-    parts
-}
-
-/// Notes an option; each may be said once.
-fn once<T>(option: &str, place: &mut Option<T>, value: T) -> Result<(), String> {
-    match place.replace(value) {
-        None => Ok(()),
-        Some(_) => Err(format!("{option:?} says again what was said before")),
-    }
-}
+use super::parts::{escaped_fields, once, parts, permissions};
 
 /// `SOURCE:TARGET[:ro|rw,rprivate|rslave|rshared,nonrecursive]`.
 pub fn bind(text: &str) -> Result<Mount, String> {
@@ -51,6 +27,29 @@ pub fn bind(text: &str) -> Result<Mount, String> {
         propagation: propagation.unwrap_or_default(),
         recursive: alone.is_none(),
     };
+    Ok(Mount { target: target.clone(), source, read_only: read_only.unwrap_or_default() })
+}
+
+/// `NAME:TARGET[:ro|rw][,subpath=PATH][,nocopy]`; options may begin behind a colon or a comma.
+pub fn volume(text: &str) -> Result<Mount, String> {
+    let (head, rest) = escaped_fields(text);
+    let (name, target, first) = match head.as_slice() {
+        [name, target] => (name, target, None),
+        [name, target, option] if !option.is_empty() => (name, target, Some(option)),
+        [_, _, _] => return Err("nothing stands behind the last colon; leave it out".to_owned()),
+        [_] => return Err("give NAME:TARGET, like data:/var/lib/data".to_owned()),
+        _ => return Err("has too many colons; write \\: for one that belongs to a path".to_owned()),
+    };
+    let (mut read_only, mut subpath, mut no_copy) = (None, None, None);
+    for option in first.into_iter().chain(&rest) {
+        match option.split_once('=') {
+            Some(("subpath", path)) => once(option, &mut subpath, path.to_owned())?,
+            None if option == "ro" || option == "rw" => once(option, &mut read_only, option == "ro")?,
+            None if option == "nocopy" => once(option, &mut no_copy, true)?,
+            _ => return Err(format!("{option:?} is not known; there are ro, rw, subpath=PATH and nocopy")),
+        }
+    }
+    let source = MountSource::Volume { name: name.clone(), subpath, no_copy: no_copy.is_some() };
     Ok(Mount { target: target.clone(), source, read_only: read_only.unwrap_or_default() })
 }
 
@@ -86,11 +85,6 @@ fn options_of(parts: &[String]) -> Result<Vec<&str>, String> {
         [_] => Err("nothing stands behind the last colon; leave it out".to_owned()),
         _ => Err("has too many colons; write \\: for one that belongs to a path".to_owned()),
     }
-}
-
-fn permissions(text: &str) -> Result<u32, String> {
-    let bits = u32::from_str_radix(text, 8).ok().filter(|_| !text.starts_with('+'));
-    bits.ok_or_else(|| format!("{text:?} are no permission bits; give octal digits like 1777"))
 }
 
 #[cfg(test)]
@@ -148,6 +142,35 @@ mod tests {
             ("/tmp:exec:ro", "too many colons"),
         ] {
             let found = tmpfs(bad).unwrap_err();
+            assert!(found.contains(why), "{bad}: {found}");
+        }
+    }
+
+    #[test]
+    fn volumes_are_a_name_a_target_and_options() {
+        let check = |text, name: &str, target: &str, subpath: Option<&str>, no_copy, read_only| {
+            let (name, subpath) = (name.to_owned(), subpath.map(str::to_owned));
+            let source = MountSource::Volume { name, subpath, no_copy };
+            assert_eq!(volume(text), Ok(Mount { target: target.into(), source, read_only }), "{text}");
+        };
+        check("data:/data", "data", "/data", None, false, false);
+        check("data:/data:ro", "data", "/data", None, false, true);
+        check("data:/data:ro,subpath=a/b,nocopy", "data", "/data", Some("a/b"), true, true);
+        check("data:/data,subpath=a=b", "data", "/data", Some("a=b"), false, false);
+        check("data:/data:nocopy,rw", "data", "/data", None, true, false);
+        check("data-{{.Task.Slot}}:/data", "data-{{.Task.Slot}}", "/data", None, false, false);
+        check(r"data:/a\:b\,c,subpath=d\,e:f", "data", "/a:b,c", Some("d,e:f"), false, false);
+        for (bad, why) in [
+            ("", "give NAME:TARGET"),
+            ("data", "give NAME:TARGET"),
+            ("data:/data:", "nothing stands behind the last colon"),
+            ("data:/data:ro:x", "too many colons"),
+            ("data:/data,", "\"\" is not known"),
+            ("data:/data:rw,ro", "\"ro\" says again"),
+            ("data:/data,subpath=a,subpath=b", "\"subpath=b\" says again"),
+            ("data:/data,nocopy=1", "\"nocopy=1\" is not known; there are ro, rw, subpath=PATH and nocopy"),
+        ] {
+            let found = volume(bad).unwrap_err();
             assert!(found.contains(why), "{bad}: {found}");
         }
     }

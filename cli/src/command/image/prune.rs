@@ -1,12 +1,12 @@
 //! `warren image prune`.
 
-use std::io::{BufRead, IsTerminal, Write};
 use std::time::Duration;
 
 use super::{answered, told};
 use crate::args::Global;
+use crate::command::confirm::confirm;
 use crate::connect::connect;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::output;
 use crate::view::image::ImageView;
 use crate::view::{about, duration, now};
@@ -19,8 +19,8 @@ pub async fn run(
     unused_for: Duration,
     force: bool,
 ) -> Result<(), Failure> {
-    if !force && !confirmed(&question(&nodes, unused_for))? {
-        return Err(Failure::new(Exit::Failed, WHAT, "it was not confirmed", "answer y, or give --force"));
+    if !force {
+        confirm(&question(&nodes, unused_for), WHAT)?;
     }
     let client = connect(global, WHAT).await?;
     let nodes = client.images().prune(nodes, unused_for).await;
@@ -38,23 +38,7 @@ fn question(nodes: &[String], unused_for: Duration) -> String {
         unused => format!("every image that no task used for {}", duration(unused)),
     };
     let place = if nodes.is_empty() { "all nodes".to_owned() } else { nodes.join(", ") };
-    format!("This removes {which} from {place}. Go on? [y/N] ")
-}
-
-/// Asks whoever sits at the terminal; nobody else is asked.
-fn confirmed(question: &str) -> Result<bool, Failure> {
-    let stdin = std::io::stdin();
-    if !stdin.is_terminal() {
-        let why = "it asks first, and standard input is no terminal";
-        return Err(Failure::new(Exit::Usage, WHAT, why, "give --force to go on without being asked"));
-    }
-    eprint!("{question}");
-    // A prompt that cannot be written can still be answered.
-    let _ = std::io::stderr().flush();
-    let mut answer = String::new();
-    let failed = |error| Failure::new(Exit::Failed, WHAT, error, "give --force to go on without being asked");
-    stdin.lock().read_line(&mut answer).map_err(failed)?;
-    Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
+    format!("This removes {which} from {place}.")
 }
 
 #[cfg(test)]
@@ -63,9 +47,9 @@ mod tests {
 
     #[test]
     fn what_goes_is_said_before() {
-        let all = "This removes every image that no task uses from all nodes. Go on? [y/N] ";
+        let all = "This removes every image that no task uses from all nodes.";
         assert_eq!(question(&[], Duration::ZERO), all);
-        let some = "This removes every image that no task used for 1day from n1, n2. Go on? [y/N] ";
+        let some = "This removes every image that no task used for 1day from n1, n2.";
         assert_eq!(question(&["n1".into(), "n2".into()], Duration::from_secs(86_400)), some);
     }
 }

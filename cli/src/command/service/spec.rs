@@ -1,6 +1,7 @@
 //! From flags to a spec: a new one, or an old one with changes. Pure; whoever calls has read the files and
 //! the environment that variables come from.
 
+mod health;
 #[cfg(test)]
 mod round_trip;
 #[cfg(test)]
@@ -11,8 +12,8 @@ use std::collections::BTreeMap;
 use warren_proto::convert::replicas;
 use warren_types::spec::DEFAULT_STOP_GRACE;
 use warren_types::{
-    Capability, EnvVar, LogLimits, MilliCpu, Mode, Placement, PullPolicy, Resources, RestartPolicy, Seccomp,
-    ServiceSpec, TaskSpec, Violations,
+    Capability, ContentMount, EnvVar, LogLimits, MilliCpu, Mode, MountSource, Placement, PullPolicy,
+    Resources, RestartPolicy, Seccomp, ServiceSpec, TaskSpec, Violations,
 };
 
 use crate::args::lists::{Additions, Mounts, Removals};
@@ -41,6 +42,7 @@ pub fn create(name: &str, args: &CreateArgs, env: &[EnvVar]) -> Result<ServiceSp
     let mut draft = Draft { spec: blank, emptied: Emptied::default(), wrong };
     draft.settings(settings);
     draft.add(lists, env);
+    draft.health(&settings.health, &lists.health_header);
     for flag in std::mem::take(&mut draft.emptied.0) {
         draft.wrong.add(flag, "is empty; leave it out for the default");
     }
@@ -59,6 +61,7 @@ pub fn change(spec: &ServiceSpec, args: &UpdateArgs, env: &[EnvVar]) -> Result<S
     draft.settings(settings);
     draft.remove(removed);
     draft.add(&added.0, env);
+    draft.health(&settings.health, &added.0.health_header);
     draft.finish()
 }
 
@@ -118,7 +121,8 @@ impl Draft {
     }
 
     fn settings(&mut self, args: &SpecArgs) {
-        let SpecArgs { scale, process, bounds, rights, life } = args;
+        // The health check comes after the lists, since its port may be one that they publish.
+        let SpecArgs { scale, process, bounds, rights, health: _, life } = args;
         self.scale(scale);
         self.process(process);
         self.bounds(bounds);
@@ -224,6 +228,9 @@ impl Draft {
             host,
             group,
             mounts: Mounts(mounts),
+            secret,
+            config,
+            health_header: _,
             device,
             ulimit,
             sysctl,
@@ -239,6 +246,8 @@ impl Draft {
         merge(&mut task.hosts, host, Clone::clone);
         merge(&mut task.groups, group, Clone::clone);
         merge(&mut task.mounts, mounts, |mount| mount.target.trim_end_matches('/').to_owned());
+        merge(&mut task.secrets, secret, ContentMount::secret_target);
+        merge(&mut task.configs, config, ContentMount::config_target);
         merge(&mut task.devices, device, |device| device.target.clone());
         merge(&mut task.ulimits, ulimit, |ulimit| ulimit.name);
         self.capabilities(cap_add, cap_drop);
@@ -269,6 +278,11 @@ impl Draft {
             host_rm,
             group_rm,
             mount_rm,
+            volume_rm,
+            secret_rm,
+            config_rm,
+            health_header_rm,
+            no_health,
             device_rm,
             ulimit_rm,
             sysctl_rm,
@@ -285,10 +299,22 @@ impl Draft {
         task.groups.retain(|group| !group_rm.contains(group));
         let path = |path: &str| path.trim_end_matches('/').to_owned();
         task.mounts.retain(|mount| !mount_rm.iter().any(|target| path(target) == path(&mount.target)));
+        task.mounts.retain(|mount| match &mount.source {
+            MountSource::Volume { name, .. } => !names(volume_rm, name, &path(&mount.target)),
+            MountSource::Bind { .. } | MountSource::Tmpfs { .. } => true,
+        });
+        task.secrets.retain(|one| !names(secret_rm, one.source.as_str(), &one.secret_target()));
+        task.configs.retain(|one| !names(config_rm, one.source.as_str(), &one.config_target()));
+        health::remove(&mut task.health, *no_health, health_header_rm);
         task.devices.retain(|device| !device_rm.contains(&device.target));
         task.ulimits.retain(|ulimit| !ulimit_rm.contains(&ulimit.name));
         task.sysctls.retain(|key, _| !sysctl_rm.contains(key));
     }
+}
+
+/// Whether one of the `unwanted` is this name, or this path in the container.
+fn names(unwanted: &[String], name: &str, target: &str) -> bool {
+    unwanted.iter().any(|one| one == name || one.trim_end_matches('/') == target)
 }
 
 /// Items in place of those that the list had under their key, or at its end.

@@ -58,8 +58,36 @@ impl State {
         } else {
             task.state = v1::TaskState::Running.into();
             task.ready = true;
+            // The more replicas the busier.
+            let cpu_milli = u64::from(task.slot) * 100;
+            task.usage =
+                Some(v1::TaskUsage { cpu_milli, memory_bytes: 12 << 20, pids: 7, ..Default::default() });
         }
+        if image == "unhealthy" || image == "unsure" {
+            let output = "connection refused on port 80".to_owned();
+            let failed = v1::CheckResult { at: 1000, duration_us: 300, ok: false, output };
+            task.ready = false;
+            task.checks = vec![failed.clone(), failed];
+            task.health = v1::Health::Starting.into();
+        }
+        if image == "unhealthy" {
+            task.health = v1::Health::Unhealthy.into();
+            task.reason = "unhealthy: connection refused on port 80 (3 failures in a row)".into();
+        }
+        task.contents = self.seen(&task);
         self.put_task(task);
+    }
+
+    /// The newest version of each secret that the task names.
+    fn seen(&self, task: &v1::Task) -> Vec<v1::ContentUse> {
+        let spec = task.spec.as_ref().unwrap();
+        let named = |source: &str| self.contents.iter().find(|held| held.content.name == source);
+        let held = spec.secrets.iter().filter_map(|mount| named(&mount.source));
+        held.map(|held| {
+            let v1::Content { kind, name, id, number, .. } = held.content.clone();
+            v1::ContentUse { kind, name, id, number }
+        })
+        .collect()
     }
 
     /// Remembers the revision that the service has now.

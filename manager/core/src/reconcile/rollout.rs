@@ -1,6 +1,6 @@
 //! How far an update is, for people.
 
-use warren_types::{Mode, Service, ServiceId, Task, TaskState};
+use warren_types::{Health, Mode, Service, ServiceId, Task, TaskState};
 
 use crate::reason;
 use crate::state::{State, same_shape};
@@ -45,21 +45,28 @@ fn live(state: &State, service: &Service, revision: u64) -> u32 {
     state.index().revisions.get(&(service.id, revision)).map_or(0, |users| users.live)
 }
 
-/// The first task of the current revision that failed.
+/// The first task of the current revision that failed, or that is or was unhealthy.
 pub(super) fn failure<'a>(state: &'a State, service: &Service) -> Option<&'a Task> {
     let failed = |task: &&Task| {
+        let ended = matches!(task.observed.state, TaskState::Failed | TaskState::Rejected);
         task.revision.number == service.revision.number
-            && matches!(task.observed.state, TaskState::Failed | TaskState::Rejected)
+            && (ended || task.observed.health == Health::Unhealthy)
     };
-    state.unsettled_of(&service.id).map(AsRef::as_ref).find(failed)
+    let over = state.unsettled_of(&service.id);
+    over.chain(state.unhealthy_of(&service.id)).map(AsRef::as_ref).find(failed)
 }
 
 fn stopped(state: &State, service: &Service, task: &Task) -> String {
     let (name, slot) = (&service.spec.name, task.slot);
-    let what = if task.observed.state == TaskState::Rejected { "was rejected" } else { "failed" };
     let why = reason(state, None, task, state.clock());
+    let what = match task.observed.state {
+        TaskState::Rejected => format!("was rejected: {why}"),
+        TaskState::Failed => format!("failed: {why}"),
+        _ if why.starts_with(Health::Unhealthy.as_str()) => format!("is {why}"),
+        _ => format!("is unhealthy: {why}"),
+    };
     format!(
-        "{name}.{slot} {what}: {why}; the update stopped: fix it with `warren service update {name}`, or go back \
+        "{name}.{slot} {what}; the update stopped: fix it with `warren service update {name}`, or go back \
          with `warren service rollback {name}`"
     )
 }
@@ -70,9 +77,13 @@ fn waiting(state: &State, service: &Service, behind: u32) -> String {
     let newer = pairs.filter_map(|(_, slot)| state.live_tasks(&id, *slot).nth(1));
     let next = newer.into_iter().find(|task| task.revision.number == service.revision.number);
     match next {
-        Some(task) => match reason(state, None, task, state.clock()) {
-            why if why.is_empty() => format!("{name}.{} runs, and takes over", task.slot),
-            why => format!("the new task of {name}.{} {why}", task.slot),
+        Some(task) => match (task.slot, reason(state, None, task, state.clock())) {
+            (slot, _) if task.observed.ready => format!("{name}.{slot} runs, and takes over"),
+            (slot, why) if why.is_empty() => format!("{name}.{slot} runs, and is not ready yet"),
+            (slot, why) if task.observed.state == TaskState::Running => {
+                format!("{name}.{slot} runs, and is not ready yet: {why}")
+            }
+            (slot, why) => format!("the new task of {name}.{slot} {why}"),
         },
         None if service.spec.mode == Mode::Global => {
             format!("{behind} tasks of earlier revisions may be on nodes that are paused or down")

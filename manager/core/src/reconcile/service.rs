@@ -18,8 +18,9 @@ use crate::state::{Claim, Command, NewTask, State, claim};
 /// - Slots that are not wanted lose their tasks, the highest first; a service that is being removed loses all.
 /// - A task on a node that is down is replaced, and stopped should the node come back; that of a global service
 ///   waits for its node.
-/// - A task that runs an older revision, or must leave its node, is replaced beside it ([`super::slot`]): because of
-///   an update one slot after the other, otherwise at once.
+/// - A task that runs an older revision, is unhealthy, or must leave its node, is replaced beside it (`super::slot`):
+///   because of an update one slot after the other, because of its checks later if its slot keeps failing, otherwise at
+///   once.
 /// - A task that ended by itself is replaced, and what it holds on its node is cleaned up.
 pub fn reconcile_service(state: &State, id: &ServiceId, now: Timestamp) -> Plan {
     let Some(service) = state.service(id) else { return Plan::default() };
@@ -29,8 +30,10 @@ pub fn reconcile_service(state: &State, id: &ServiceId, now: Timestamp) -> Plan 
     draft.vacate(state, &slots, *id);
     let settled = draft.settle(&judge, &slots);
     draft.fill(&judge, &slots, &settled);
-    if !draft.updating {
-        draft.update_one(&judge, &slots);
+    match judge.taking_over(&draft.remove) {
+        Some(wait) => draft.recheck_after = sooner(draft.recheck_after, wait),
+        None if draft.updating => {}
+        None => draft.update_one(&judge, &slots),
     }
     draft.plan(state, service, now)
 }

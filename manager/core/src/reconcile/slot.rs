@@ -1,14 +1,20 @@
-//! What one slot needs: the one rule for creation, update, drain, loss and completion.
+//! What one slot needs: the one rule for creation, update, drain, loss, health and completion.
 //!
 //! A slot has no live task, one, or two of which the second is there to replace the first. The first stays until the
 //! second runs: it is created to be prepared only, told to run when it is ready, and the first goes when it runs. The
 //! rule looks only at what is, so it does not matter why there are two, nor what was planned before.
+//!
+//! Where both write to volumes, the first goes when the second is prepared, and the second is told to run when the
+//! first has ended: two processes must not have the same data. Where the first is unhealthy, the second is there as
+//! long as the first does not recover; a second that is unhealthy goes, and is tried again later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use warren_types::{Desired, Mode, NodeId, Service, Task, TaskId, TaskState, Timestamp};
+use warren_types::{
+    Desired, Health, Mode, Mount, MountSource, NodeId, Revision, Service, Task, TaskId, TaskState, Timestamp,
+};
 
 use super::service::must_leave;
 use super::{backoff, rollout};
@@ -82,6 +88,7 @@ impl<'a> Judge<'a> {
         let mut slots: BTreeSet<u32> = happened.map(|task| task.slot).collect();
         slots.extend(self.state.index().paired.range((id, 0)..=(id, u32::MAX)).map(|(_, slot)| *slot));
         slots.extend(self.misplaced.iter().filter_map(|id| self.state.task(id)).map(|task| task.slot));
+        slots.extend(self.state.unhealthy_of(&id).map(|task| task.slot));
         if self.behind {
             let waiting = self.state.index().waiting.range(crate::state::numbers(id));
             let waiting = waiting.filter_map(|id| self.state.task(id));
@@ -100,6 +107,32 @@ impl<'a> Judge<'a> {
         tasks
             .filter_map(move |(_, _, number)| state.task(&TaskId { service, number: *number }))
             .map(AsRef::as_ref)
+    }
+
+    /// Where the first goes before the second runs, a slot is not seen to be updated any more while the second begins:
+    /// it is still that slot's turn, for so long if that is known. `leaving` are tasks that are told to go anyway.
+    #[expect(clippy::option_option, reason = "outside: is it so; inside: is it known for how long")]
+    pub fn taking_over(&self, leaving: &[TaskId]) -> Option<Option<Duration>> {
+        let revision = &self.service.revision;
+        if !self.behind || self.stopped || !writes_to_volumes(revision) {
+            return None;
+        }
+        let id = self.service.id;
+        let numbers = self.alike.iter().flat_map(|revision| {
+            self.state.index().by_revision.range((id, *revision, 0)..=(id, *revision, u64::MAX))
+        });
+        let tasks =
+            numbers.filter_map(|(_, _, number)| self.state.task(&TaskId { service: id, number: *number }));
+        let begins = tasks.filter(|task| task.node.is_some() && !self.is_lost(task) && !is_unhealthy(task));
+        let begins = begins.filter(|task| !leaving.contains(&task.id));
+        let waits = begins.filter_map(|task| {
+            let settling = SETTLED_AFTER.saturating_sub(self.now.since(task.observed.since));
+            match task.desired == Desired::Running && task.observed.ready {
+                true => (!settling.is_zero()).then_some(Some(settling)),
+                false => Some(None),
+            }
+        });
+        waits.reduce(|one, other| one.into_iter().chain(other).min())
     }
 
     /// What is to be done in the slot. `turn`: it may begin to be updated.
@@ -124,14 +157,16 @@ impl<'a> Judge<'a> {
     /// No task is live.
     fn fill(&self, step: &mut Step, place: Place) {
         let finished = self.ended(place.slot).iter().any(|task| self.is_finished(task));
-        if place.claim == Claim::New && !finished {
-            step.create = Some(self.new_task(place, Desired::Running, None));
+        let waits = writes_to_volumes(&self.service.revision) && self.has_one_that_writes(place.slot);
+        if place.claim == Claim::New && !finished && !waits {
+            step.create = Some(self.new_task(place, None));
         }
     }
 
     /// One task is live.
     fn one(&self, step: &mut Step, place: Place, task: &Task) {
         let (misplaced, outdated) = (self.misplaced.contains(&task.id), self.is_outdated(task));
+        let must_go = misplaced || is_unhealthy(task);
         let finished =
             |after| self.ended(place.slot).iter().any(|it| it.id.number > after && self.is_finished(it));
         let anew = |step: &mut Step| {
@@ -143,23 +178,24 @@ impl<'a> Judge<'a> {
         }
         if task.desired == Desired::Ready {
             // What it should have replaced is gone.
+            let waits = writes_to_volumes(&task.revision) && self.has_one_that_writes(place.slot);
             match finished(0) || misplaced || outdated {
                 true => anew(step),
-                false => step.promote = Some(task.id),
+                false => step.promote = (!waits).then_some(task.id),
             }
             return;
         }
         let may_stay = !outdated || self.stopped;
-        if !misplaced && may_stay {
+        if !must_go && may_stay {
             return;
         }
         if finished(task.id.number) {
             step.remove.push(task.id);
         } else if task.node.is_none() {
             anew(step);
-        } else if place.claim == Claim::New && (misplaced || place.turn) {
-            step.create = Some(self.new_task(place, Desired::Ready, Some(task.id.number)));
-            step.updating = !misplaced;
+        } else if place.claim == Claim::New && (must_go || place.turn) {
+            step.create = Some(self.new_task(place, Some(task)));
+            step.updating = !must_go;
         }
     }
 
@@ -167,11 +203,13 @@ impl<'a> Judge<'a> {
     fn two(&self, step: &mut Step, place: Place, older: &Task, newer: &Task) {
         // Whatever becomes of the second, the slot is the one whose turn it is.
         let place = Place { turn: true, ..place };
-        let (misplaced, outdated) = (self.misplaced.contains(&older.id), self.is_outdated(older));
+        let outdated = self.is_outdated(older);
+        let must_go = self.misplaced.contains(&older.id) || is_unhealthy(older);
         let runs = newer.desired == Desired::Running && newer.observed.ready;
         let settling = SETTLED_AFTER.saturating_sub(self.now.since(newer.observed.since));
         let may_stay = !outdated || self.stopped;
-        let unfit = self.is_lost(newer) || self.misplaced.contains(&newer.id) || self.is_outdated(newer);
+        let misfit = self.misplaced.contains(&newer.id) || is_unhealthy(newer);
+        let unfit = self.is_lost(newer) || misfit || self.is_outdated(newer);
         // Where the older one serves nobody, or the newer one will go as well, there is nothing to wait for.
         let has_taken_over = runs && (settling.is_zero() || !older.observed.ready || unfit);
         if self.is_lost(older) || (has_taken_over && !self.is_lost(newer)) {
@@ -180,24 +218,42 @@ impl<'a> Judge<'a> {
         } else if unfit {
             step.remove.push(newer.id);
             self.one(step, place, older);
-        } else if !misplaced && may_stay && !runs {
+        } else if !must_go && may_stay && !runs {
             step.remove.push(newer.id);
         } else {
             let prepared = newer.desired == Desired::Ready && newer.observed.state >= TaskState::Ready;
-            step.promote = prepared.then_some(newer.id);
-            step.updating = outdated && !misplaced;
+            if prepared && writes_to_volumes(&older.revision) && writes_to_volumes(&newer.revision) {
+                step.remove.push(older.id);
+            } else {
+                step.promote = prepared.then_some(newer.id);
+            }
+            step.updating = outdated && !must_go;
             step.recheck_after = runs.then_some(settling);
         }
     }
 
-    fn new_task(&self, place: Place, desired: Desired, replaces: Option<u64>) -> NewTask {
+    /// One that is there to take over from `replaced`, if there is such a task.
+    fn new_task(&self, place: Place, replaced: Option<&Task>) -> NewTask {
         let Place { slot, node: bound_to, .. } = place;
-        let alike = self.ended(slot).iter().copied().filter(|task| !self.is_outdated(task));
-        NewTask { slot, not_before: backoff::not_before(alike, self.now), desired, replaces, bound_to }
+        let alike = |task: &&Task| !self.is_outdated(task);
+        let live = self.state.live_tasks(&self.service.id, slot).map(AsRef::as_ref);
+        let live = live.filter(|task| !self.is_lost(task));
+        let tasks = live.chain(self.ended(slot).iter().copied()).filter(alike);
+        let not_before = backoff::not_before(tasks, self.now);
+        let desired = if replaced.is_some() { Desired::Ready } else { Desired::Running };
+        NewTask { slot, not_before, desired, replaces: replaced.map(|task| task.id.number), bound_to }
     }
 
     fn ended(&self, slot: u32) -> &[&'a Task] {
         self.ended.get(&slot).map_or(&[], |ended| ended)
+    }
+
+    /// A task of the slot that was told to go may still write to its volumes.
+    fn has_one_that_writes(&self, slot: u32) -> bool {
+        self.ended(slot).iter().any(|task| {
+            let ends = task.observed.state.is_terminal() || task.observed.removed || task.node.is_none();
+            !ends && !self.is_lost(task) && writes_to_volumes(&task.revision)
+        })
     }
 
     fn is_outdated(&self, task: &Task) -> bool {
@@ -224,4 +280,15 @@ impl<'a> Judge<'a> {
         };
         may_stay && self.is_finished(task) && !followed()
     }
+}
+
+/// Its tasks change data that outlives them.
+fn writes_to_volumes(revision: &Revision) -> bool {
+    let writes = |mount: &Mount| matches!(mount.source, MountSource::Volume { .. }) && !mount.read_only;
+    revision.task.mounts.iter().any(writes)
+}
+
+/// As many of its checks failed in a row as its spec allows.
+fn is_unhealthy(task: &Task) -> bool {
+    task.observed.health == Health::Unhealthy
 }

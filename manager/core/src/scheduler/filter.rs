@@ -2,23 +2,28 @@
 
 mod addresses;
 mod availability;
+mod conditions;
 mod constraints;
 mod host_ports;
 mod max_per_node;
 mod resources;
 mod status;
+mod volumes;
 
 use super::Group;
 use super::view::{Candidate, View};
 
-/// The filters, cheapest first. A node is counted under the first that refuses it.
+/// The filters, cheapest first. A node is counted under the first that refuses it, so volumes come before all: where
+/// the data is matters more than what else is wrong with a node that does not have it.
 ///
 /// What a filter protects must also be looked at when a placement is applied (`state/apply/placement.rs`)
 /// if it must hold whatever happens between plan and application, like memory; a wish, like a constraint,
 /// need not.
-const FILTERS: [&dyn Filter; 7] = [
+const FILTERS: [&dyn Filter; 9] = [
+    &volumes::Volumes,
     &status::Status,
     &availability::Available,
+    &conditions::Conditions,
     &constraints::Constraints,
     &max_per_node::MaxPerNode,
     &resources::FreeResources,

@@ -3,13 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_types::{Id, Node, NodeId, PublishedPort, ServiceId, TaskState, Timestamp};
+use warren_types::{Health, Id, Node, NodeId, PublishedPort, ServiceId, Task, TaskState, Timestamp};
 
 use super::Group;
 use crate::state::{State, Usage};
 
 /// For how long a failure makes a node less attractive for the revision that failed there.
 const FAILURE_MEMORY: Duration = Duration::from_secs(5 * 60);
+
+/// How long ago the task failed, or was stopped because it was unhealthy; for ever where it did not.
+fn failed_before(task: &Task, now: Timestamp) -> Duration {
+    let unhealthy = task.observed.health == Health::Unhealthy && !task.is_live();
+    match task.observed.state {
+        TaskState::Failed | TaskState::Rejected => now.since(task.observed.since),
+        state if unhealthy && state.is_terminal() => now.since(task.observed.since),
+        _ if unhealthy => Duration::ZERO,
+        _ => Duration::MAX,
+    }
+}
 
 /// A working copy of what a plan changes.
 pub(super) struct View<'a> {
@@ -28,7 +39,7 @@ pub(crate) struct Candidate<'a> {
     pub of_service: u32,
     /// All its live tasks.
     pub occupied: u32,
-    /// Recent failures here of the revision whose turn it is.
+    /// Recent failures here of the revision whose turn it is, and its unhealthy tasks.
     pub failures: u32,
     /// Ports that this plan opens.
     pub opened: Vec<(PublishedPort, ServiceId)>,
@@ -61,10 +72,11 @@ impl<'a> View<'a> {
             self.count(service);
         }
         self.candidates.iter_mut().for_each(|candidate| candidate.failures = 0);
-        for task in self.state.unsettled_of(&service) {
-            let failed = matches!(task.observed.state, TaskState::Failed | TaskState::Rejected);
-            let recent = now.since(task.observed.since) < FAILURE_MEMORY;
-            if failed && recent && task.revision.number == group.revision.number {
+        let state = self.state;
+        let unhealthy = state.unhealthy_of(&service).filter(|task| task.lost_since.is_none());
+        let ended = state.unsettled_of(&service).filter(|task| failed_before(task, now) < FAILURE_MEMORY);
+        for task in unhealthy.chain(ended) {
+            if task.revision.number == group.revision.number {
                 let candidate = task.node.and_then(|node| self.candidate(node));
                 candidate.into_iter().for_each(|candidate| candidate.failures += 1);
             }

@@ -4,6 +4,7 @@
 //! against the state as it is now: an item that does not hold any more is left, and the next plan sees it.
 
 mod cluster;
+mod content;
 mod node;
 mod placement;
 mod report;
@@ -11,6 +12,7 @@ mod revision;
 mod service;
 mod task;
 mod token;
+mod volume;
 
 use std::sync::Arc;
 
@@ -115,6 +117,22 @@ impl State {
             Command::JoinNode { hash, id, name, description, .. } => {
                 token::join(self, entry, *hash, *id, name, description)
             }
+            Command::CreateContent { id, kind, name, labels, content, .. } => {
+                content::create(self, entry, *id, (*kind, name), labels, content)
+            }
+            Command::UpdateContent { id, version, content, .. } => {
+                content::update(self, entry, *id, *version, content)
+            }
+            Command::RemoveContent { id, .. } => content::remove(self, entry, *id),
+            Command::CreateVolume { id, name, driver, options, labels, node, .. } => {
+                let wanted = volume::Wanted { name, driver: *driver, options, labels, node: *node };
+                volume::create(self, entry, *id, wanted)
+            }
+            Command::RemoveVolume { id, purge, .. } => volume::remove(self, entry, *id, *purge),
+            Command::DeleteVolume { id, .. } => volume::delete(self, entry, *id),
+            Command::SetNodeConditions { node, session, conditions, .. } => {
+                node::set_conditions(self, entry, *node, *session, conditions)
+            }
             Command::OpenSession { node, description, .. } => {
                 node::open_session(self, entry, *node, description)
             }
@@ -132,7 +150,7 @@ impl State {
         let task = Arc::make_mut(shared);
         change(task);
         self.sum.add(digest::task(task));
-        self.index.change_task(&task.revision, Some(before), Some(Facets::of(task)));
+        self.index.change_task(task, Some(before), Some(Facets::of(task)));
         entry.changes.push(Change::Task(id));
     }
 

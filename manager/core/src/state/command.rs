@@ -1,12 +1,15 @@
 //! Every write there is, as proposed. Commands are deltas, carry all they need, and are harmless the second
 //! time.
 
+mod when;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::Ipv4Net;
 use warren_types::{
-    Availability, ClusterId, Desired, NodeDescription, NodeId, NodeName, NodeRole, NodeStatus, ServiceId,
-    ServiceSpec, TaskId, TaskReport, Timestamp, TokenHash, TokenId,
+    Availability, ClusterId, ContentId, ContentKind, ContentName, Desired, NodeCondition, NodeDescription,
+    NodeId, NodeName, NodeRole, NodeStatus, SealedContent, ServiceId, ServiceSpec, TaskId, TaskReport,
+    Timestamp, TokenHash, TokenId, VolumeDriver, VolumeId, VolumeName,
 };
 
 /// A write. `at` is the leader's clock and is clamped so that time never goes back. `term`, where there is
@@ -243,6 +246,86 @@ pub enum Command {
         /// When.
         at: Timestamp,
     },
+    /// Answer: `Content`. The same id, kind, name and labels with bytes that it has or had is `Unchanged`.
+    CreateContent {
+        /// Made by the client.
+        id: ContentId,
+        /// What it is for.
+        kind: ContentKind,
+        /// Unique among those of its kind.
+        name: ContentName,
+        /// Free key-value pairs.
+        labels: BTreeMap<String, String>,
+        /// Its first version.
+        content: SealedContent,
+        /// When.
+        at: Timestamp,
+    },
+    /// Adds a version, and to every service whose current revision uses the content a revision with that. Answer:
+    /// `Content`. Unchanged, whatever the version, when these are its bytes already.
+    UpdateContent {
+        /// The content.
+        id: ContentId,
+        /// Only if the content still has this version.
+        version: Option<u64>,
+        /// Its new version.
+        content: SealedContent,
+        /// When.
+        at: Timestamp,
+    },
+    /// Refused while a service or a task uses it. Answer: `Done`.
+    RemoveContent {
+        /// The content.
+        id: ContentId,
+        /// When.
+        at: Timestamp,
+    },
+    /// Answer: `Volume`. The same id with the same fields again is `Unchanged`.
+    CreateVolume {
+        /// Made by the client.
+        id: VolumeId,
+        /// Unique in the cluster.
+        name: VolumeName,
+        /// How it is kept.
+        driver: VolumeDriver,
+        /// What the driver is told.
+        options: BTreeMap<String, String>,
+        /// Free key-value pairs.
+        labels: BTreeMap<String, String>,
+        /// Where its data is; `None`: where its first task comes to.
+        node: Option<NodeId>,
+        /// When.
+        at: Timestamp,
+    },
+    /// Refused while a service or a task uses it. Forgets a volume and leaves its data; with `purge` it is marked, so
+    /// that nothing uses it any more, until [`Self::DeleteVolume`] says that its data is gone. One that has no data is
+    /// forgotten also then. Answer: `Done`.
+    RemoveVolume {
+        /// The volume.
+        id: VolumeId,
+        /// Its data goes too; refused while managers do not hear of its node.
+        purge: bool,
+        /// When.
+        at: Timestamp,
+    },
+    /// Forgets a volume whose data was deleted. Answer: `Done`, also when it is gone.
+    DeleteVolume {
+        /// The volume.
+        id: VolumeId,
+        /// When.
+        at: Timestamp,
+    },
+    /// What is wrong with a node. Answer: `Node`; unchanged when it is already so.
+    SetNodeConditions {
+        /// The node.
+        node: NodeId,
+        /// Number of its session; that of another one is refused.
+        session: u64,
+        /// All of them.
+        conditions: BTreeSet<NodeCondition>,
+        /// When.
+        at: Timestamp,
+    },
     /// What a worker says of its tasks.
     ReportTasks {
         /// The node.
@@ -270,60 +353,4 @@ pub struct NewTask {
     pub replaces: Option<u64>,
     /// It runs on this node or nowhere.
     pub bound_to: Option<NodeId>,
-}
-
-impl Command {
-    /// The term of the planner; `None` for what people and workers ask for.
-    pub fn planned_in(&self) -> Option<u64> {
-        match self {
-            Self::CreateTasks { term, .. }
-            | Self::AssignTasks { term, .. }
-            | Self::SetDesired { term, .. }
-            | Self::DeleteTasks { term, .. }
-            | Self::DeleteService { term, .. }
-            | Self::DeleteTokens { term, .. }
-            | Self::SetNodeStatus { term, .. }
-            | Self::RaiseLevel { term, .. } => Some(*term),
-            Self::CreateCluster { .. }
-            | Self::CreateService { .. }
-            | Self::ScaleService { .. }
-            | Self::RemoveService { .. }
-            | Self::UpdateService { .. }
-            | Self::RollbackService { .. }
-            | Self::RegisterNode { .. }
-            | Self::UpdateNode { .. }
-            | Self::RemoveNode { .. }
-            | Self::CreateToken { .. }
-            | Self::RemoveToken { .. }
-            | Self::JoinNode { .. }
-            | Self::OpenSession { .. }
-            | Self::ReportTasks { .. } => None,
-        }
-    }
-
-    /// The leader's time; `None` where it does not matter.
-    pub fn at(&self) -> Option<Timestamp> {
-        match self {
-            Self::CreateCluster { at, .. }
-            | Self::CreateService { at, .. }
-            | Self::ScaleService { at, .. }
-            | Self::RemoveService { at, .. }
-            | Self::CreateTasks { at, .. }
-            | Self::AssignTasks { at, .. }
-            | Self::SetDesired { at, .. }
-            | Self::SetNodeStatus { at, .. }
-            | Self::UpdateService { at, .. }
-            | Self::RollbackService { at, .. }
-            | Self::RegisterNode { at, .. }
-            | Self::UpdateNode { at, .. }
-            | Self::RemoveNode { at, .. }
-            | Self::CreateToken { at, .. }
-            | Self::RemoveToken { at, .. }
-            | Self::DeleteTokens { at, .. }
-            | Self::JoinNode { at, .. }
-            | Self::OpenSession { at, .. }
-            | Self::ReportTasks { at, .. } => Some(*at),
-            Self::DeleteTasks { .. } | Self::DeleteService { .. } | Self::RaiseLevel { .. } => None,
-        }
-    }
 }

@@ -10,19 +10,25 @@
 //! that a later version adds is put behind the last word, after a number of its own, and left out while it
 //! has the value that it had before it was there.
 
+mod machine;
 mod spec;
+mod storage;
 
 use std::collections::BTreeMap;
 
 use ipnet::Ipv4Net;
 use warren_types::{
-    Availability, Exit, Id, Mode, Node, NodeDescription, NodeId, NodeRole, NodeStatus, Observed, Placement,
-    Protocol, PublishMode, PublishedPort, Resources, Revision, Service, ServiceSpec, Task, TaskId, Token,
+    Exit, Health, Id, Mode, Observed, Placement, Protocol, PublishMode, PublishedPort, Revision, Service,
+    ServiceSpec, Task, TaskId,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use self::spec::task_spec;
+use self::storage::content_use;
 use super::{Cluster, State};
+
+pub(super) use self::machine::{cursor, node, token};
+pub(super) use self::storage::{content, volume};
 
 /// What a state held after the entry at `index`, as one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +74,8 @@ impl Sum {
         state.tasks().for_each(|held| sum.add(task(held)));
         state.nodes().for_each(|held| sum.add(node(held)));
         state.tokens().for_each(|held| sum.add(token(held)));
+        state.contents().for_each(|held| sum.add(content(held)));
+        state.volumes().for_each(|held| sum.add(volume(held)));
         state.cursors.iter().for_each(|(node, place)| sum.add(cursor(*node, *place)));
         sum
     }
@@ -102,6 +110,9 @@ enum Kind {
     NodeDescription = 13,
     Token = 14,
     Placement = 15,
+    Later = 16,
+    Content = 17,
+    Volume = 18,
 }
 
 /// The cluster's settings.
@@ -134,10 +145,13 @@ pub(super) fn service(service: &Service) -> u64 {
 }
 
 fn revision(revision: &Revision) -> u64 {
-    let Revision { number, created_at, task, ports, placement, forced } = revision;
+    let Revision { number, created_at, task, ports, placement, forced, contents, labels: asked } = revision;
+    let contents = list(contents.iter().flat_map(content_use));
     let ports = list(ports.iter().map(port));
     let kind = Kind::Revision as u64;
-    hash([kind, *number, created_at.0, task_spec(task), ports, self::placement(placement), *forced])
+    let placement = self::placement(placement);
+    let known = hash([kind, *number, created_at.0, task_spec(task), ports, placement, *forced]);
+    later(later(known, 1, contents), 2, labels(asked))
 }
 
 /// A service but for its spec and its revisions.
@@ -170,11 +184,12 @@ pub(super) fn task(task: &Task) -> u64 {
         bound_to,
         node,
         address,
+        volumes,
         desired,
         observed,
         lost_since,
     } = task;
-    let Observed { state, attempt, since, reason, ready, exit, removed, next_attempt } = observed;
+    let Observed { state, attempt, since, reason, ready, exit, removed, next_attempt, health } = observed;
     let TaskId { service, number } = id;
     let Exit { code, out_of_memory } = exit.unwrap_or(Exit { code: 0, out_of_memory: false });
     let given = [
@@ -190,7 +205,7 @@ pub(super) fn task(task: &Task) -> u64 {
     let [service_high, service_low] = halves(service.0);
     let [node_high, node_low] = halves(node.map_or(Id(0), |node| node.0));
     let [bound_high, bound_low] = halves(bound_to.map_or(Id(0), |node| node.0));
-    hash([
+    let known = hash([
         Kind::Task as u64,
         service_high,
         service_low,
@@ -210,116 +225,18 @@ pub(super) fn task(task: &Task) -> u64 {
         bound_high,
         bound_low,
         next_attempt.unwrap_or_default().0,
-    ])
-}
-
-/// A node.
-pub(super) fn node(node: &Node) -> u64 {
-    let Node {
-        id,
-        name,
-        version,
-        created_at,
-        role,
-        labels: given,
-        availability,
-        description,
-        subnet,
-        status,
-        status_since,
-        session,
-        assignment,
-    } = node;
-    let [high, low] = halves(id.0);
-    let status = match status {
-        NodeStatus::Unknown => 0,
-        NodeStatus::Ready => 1,
-        NodeStatus::Down => 2,
+    ]);
+    let health = match health {
+        Health::None => 0,
+        Health::Starting => 1,
+        Health::Healthy => 2,
+        Health::Unhealthy => 3,
     };
-    hash([
-        Kind::Node as u64,
-        high,
-        low,
-        text(name.as_str()),
-        *version,
-        created_at.0,
-        node_description(description),
-        net(subnet),
-        status,
-        status_since.0,
-        *session,
-        *assignment,
-        self::role(*role),
-        labels(given),
-        match availability {
-            Availability::Active => 1,
-            Availability::Pause => 2,
-            Availability::Drain => 3,
-        },
-    ])
-}
-
-/// A join token.
-pub(super) fn token(token: &Token) -> u64 {
-    let Token { id, version, role, hash: secret, created_at, expires_at, uses, max_uses } = token;
-    let [high, low] = halves(id.0);
-    hash([
-        Kind::Token as u64,
-        high,
-        low,
-        *version,
-        self::role(*role),
-        xxh3_64(&secret.0),
-        created_at.0,
-        flags([expires_at.is_some(), max_uses.is_some()]).into(),
-        expires_at.unwrap_or_default().0,
-        pair(*uses, max_uses.unwrap_or(0)),
-    ])
-}
-
-fn role(role: NodeRole) -> u64 {
-    match role {
-        NodeRole::Worker => 1,
-        NodeRole::Manager => 2,
-    }
+    later(later(known, 1, list(volumes.iter().map(|name| text(name.as_str())))), 2, health)
 }
 
 fn labels(labels: &BTreeMap<String, String>) -> u64 {
     list(labels.iter().flat_map(|(key, value)| [text(key), text(value)]))
-}
-
-fn node_description(description: &NodeDescription) -> u64 {
-    let NodeDescription {
-        resources,
-        disk,
-        os,
-        architecture,
-        kernel,
-        runtime,
-        version,
-        address,
-        labels: given,
-    } = description;
-    let Resources { cpu, memory } = resources;
-    hash([
-        Kind::NodeDescription as u64,
-        cpu.0,
-        memory.0,
-        text(architecture),
-        text(kernel),
-        text(runtime),
-        text(version),
-        text(address),
-        disk.0,
-        text(os),
-        labels(given),
-    ])
-}
-
-/// Which address of a node is tried next.
-pub(super) fn cursor(node: NodeId, place: u32) -> u64 {
-    let [high, low] = halves(node.0);
-    hash([Kind::Cursor as u64, high, low, place.into()])
 }
 
 fn service_spec(spec: &ServiceSpec) -> u64 {
@@ -380,6 +297,12 @@ fn list(words: impl Iterator<Item = u64>) -> u64 {
 fn hash<const N: usize>(words: [u64; N]) -> u64 {
     let bytes = words.map(u64::to_le_bytes);
     xxh3_64(bytes.as_flattened())
+}
+
+/// A field that came later, behind all before it, with a number of its own within the object. Left out while it has the
+/// value that it had before it was there, which is 0 here.
+fn later(known: u64, number: u64, word: u64) -> u64 {
+    if word == 0 { known } else { hash([Kind::Later as u64, known, number, word]) }
 }
 
 fn halves(id: Id) -> [u64; 2] {

@@ -1,16 +1,25 @@
 //! Everything the deciding code reads by that is not the id of an object. Derived: an index can always be
 //! built again from the objects, and the invariants compare the two.
 
+mod facets;
+mod ports;
+mod uses;
+
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use warren_types::{
-    Availability, Desired, Node, NodeId, NodeName, Protocol, PublishedPort, Revision, Service, ServiceId,
-    ServiceName, Task, TaskId, TaskState, Token, TokenHash, TokenId,
+    Availability, ContentId, ContentKind, ContentName, Node, NodeId, NodeName, Revision, Service, ServiceId,
+    ServiceName, Task, TaskId, TokenHash, TokenId, VolumeId, VolumeName,
 };
 
-use super::Usage;
+use self::facets::differ;
+use self::ports::{HostPort, Opener, Publisher};
+use super::{State, Usage};
+
+pub(super) use self::facets::Facets;
+pub(crate) use self::uses::volume_texts;
+pub(super) use self::uses::{bytes, fixed_volumes};
 
 /// How many tasks a service has, by what they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,14 +34,6 @@ pub struct Counts {
     pub ready: u32,
 }
 
-/// A port of a node as it is opened, ordered so that those that may collide are together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct HostPort {
-    pub port: u16,
-    pub protocol: Protocol,
-    pub ip: Option<Ipv4Addr>,
-}
-
 /// How many tasks of a service have a revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Users {
@@ -42,20 +43,6 @@ pub(crate) struct Users {
     pub live: u32,
     /// Live ones, and those that still hold something on their node.
     pub holding: u32,
-}
-
-/// Who publishes a host port, and how often: once for its spec, once for each revision that tasks still hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Publisher {
-    pub service: ServiceId,
-    pub times: u32,
-}
-
-/// Who opened a port on a node, and for how many tasks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Opener {
-    pub service: ServiceId,
-    pub tasks: u32,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -83,113 +70,39 @@ pub(crate) struct Index {
     /// Tasks that a reconciler may have to do something about: not live any more, on a node that is down, or
     /// waiting to replace another.
     pub unsettled: OrdSet<TaskId>,
+    /// Live tasks that run and are not well.
+    pub unhealthy: OrdSet<TaskId>,
     /// Who holds an address. As a node's addresses are its subnet, this is also "tasks by node".
     pub addresses: OrdMap<Ipv4Addr, TaskId>,
     pub counts: OrdMap<ServiceId, Counts>,
     pub usage: OrdMap<NodeId, Usage>,
     /// How many live tasks of a service a node has.
     pub spread: OrdMap<(ServiceId, NodeId), u32>,
-}
-
-/// What the indexes know of one task.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Facets {
-    id: TaskId,
-    revision: u64,
-    slot: u32,
-    live: bool,
-    /// To be prepared and not started yet.
-    standby: bool,
-    lost: bool,
-    running: bool,
-    ready: bool,
-    node: Option<NodeId>,
-    held: Option<(NodeId, Ipv4Addr)>,
-    /// The node on which its reservations count. What has ended needs no memory, even while its files are kept.
-    reserved: Option<NodeId>,
-}
-
-impl Facets {
-    pub(super) fn of(task: &Task) -> Self {
-        let live = task.is_live();
-        let lost = task.lost_since.is_some();
-        let running = live && !lost && task.observed.state == TaskState::Running;
-        Self {
-            id: task.id,
-            revision: task.revision.number,
-            slot: task.slot,
-            live,
-            standby: live && task.desired == Desired::Ready,
-            lost,
-            running,
-            ready: running && task.observed.ready,
-            node: task.node,
-            held: if task.holds_node() { task.node.zip(task.address) } else { None },
-            reserved: task.node.filter(|_| task.holds_node() && !task.observed.state.is_terminal()),
-        }
-    }
-
-    fn live_slot(&self) -> Option<(ServiceId, u32, u64)> {
-        self.live.then_some((self.id.service, self.slot, self.id.number))
-    }
-
-    fn live_revision(&self) -> Option<(ServiceId, u64, u64)> {
-        self.live.then_some((self.id.service, self.revision, self.id.number))
-    }
-
-    /// What counts in [`Users`], beside the record itself.
-    fn use_of_revision(&self) -> Option<[bool; 2]> {
-        Some([self.live, self.live || self.held.is_some()])
-    }
-
-    fn waiting(&self) -> Option<TaskId> {
-        (self.live && self.node.is_none()).then_some(self.id)
-    }
-
-    fn unsettled(&self) -> Option<TaskId> {
-        (!self.live || self.lost || self.standby).then_some(self.id)
-    }
-
-    fn spread(&self) -> Option<(ServiceId, NodeId)> {
-        self.node.filter(|_| self.live).map(|node| (self.id.service, node))
-    }
-
-    fn tally(&self) -> Option<[bool; 3]> {
-        Some([self.live, self.running, self.ready])
-    }
-}
-
-impl HostPort {
-    fn of(port: &PublishedPort) -> Self {
-        Self { port: port.host_port, protocol: port.protocol, ip: port.host_ip }
-    }
-
-    /// The least and the greatest port that may collide with this one.
-    fn neighbours(self) -> (Self, Self) {
-        (Self { ip: None, ..self }, Self { ip: Some(Ipv4Addr::BROADCAST), ..self })
-    }
-
-    /// Of two neighbours: both want the port on one address. Same rule as `PublishedPort::collides`.
-    fn shares_address(self, other: Self) -> bool {
-        self.ip.is_none() || other.ip.is_none() || self.ip == other.ip
-    }
+    pub content_names: OrdMap<(ContentKind, ContentName), ContentId>,
+    /// Bytes of all versions of all contents, sealed.
+    pub content_bytes: u64,
+    /// Which services use a content, and how often: once for the current revision unless the service is being
+    /// removed, once for each revision that tasks still hold.
+    pub content_users: OrdMap<(ContentId, ServiceId), u32>,
+    pub volume_names: OrdMap<VolumeName, VolumeId>,
+    /// Which services name a volume as it is called in all their tasks, counted as those of a content.
+    pub volume_users: OrdMap<(VolumeName, ServiceId), u32>,
+    /// Services whose volumes are called differently from task to task, counted as the users of a content.
+    pub volume_makers: OrdMap<ServiceId, u32>,
+    /// Which tasks that hold their node have a volume.
+    pub mounted: OrdSet<(VolumeName, TaskId)>,
 }
 
 impl Index {
-    /// The index of these objects.
-    pub fn of<'a>(
-        services: impl Iterator<Item = &'a Arc<Service>>,
-        nodes: impl Iterator<Item = &'a Arc<Node>>,
-        tasks: impl Iterator<Item = &'a Arc<Task>>,
-        tokens: impl Iterator<Item = &'a Arc<Token>>,
-    ) -> Self {
-        let token_hashes = tokens.map(|token| (token.hash, token.id)).collect();
+    /// The index of the state's objects.
+    pub fn of(state: &State) -> Self {
+        let token_hashes = state.tokens().map(|token| (token.hash, token.id)).collect();
         let mut index = Self { token_hashes, ..Self::default() };
-        services.for_each(|service| index.add_service(service));
-        nodes.for_each(|node| index.add_node(node));
-        for task in tasks {
-            index.change_task(&task.revision, None, Some(Facets::of(task)));
-        }
+        state.contents().for_each(|content| index.add_content(content));
+        index.volume_names = state.volumes().map(|volume| (volume.name.clone(), volume.id)).collect();
+        state.services().for_each(|service| index.add_service(service));
+        state.nodes().for_each(|node| index.add_node(node));
+        state.tasks().for_each(|task| index.change_task(task, None, Some(Facets::of(task))));
         index
     }
 
@@ -197,28 +110,17 @@ impl Index {
         self.service_names.insert(service.spec.name.clone(), service.id);
         self.counts.insert(service.id, Counts::default());
         self.publish(service.id, &service.spec.ports);
+        if !service.removing {
+            self.use_by(service.id, &service.revision);
+        }
     }
 
     pub(super) fn remove_service(&mut self, service: &Service) {
         self.service_names.remove(&service.spec.name);
         self.counts.remove(&service.id);
         self.withdraw(&service.spec.ports);
-    }
-
-    pub(super) fn publish(&mut self, service: ServiceId, ports: &[PublishedPort]) {
-        for port in ports {
-            let publisher = Publisher { service, times: 0 };
-            self.published.entry(HostPort::of(port)).or_insert(publisher).times += 1;
-        }
-    }
-
-    pub(super) fn withdraw(&mut self, ports: &[PublishedPort]) {
-        for key in ports.iter().map(HostPort::of) {
-            let Some(publisher) = self.published.get_mut(&key) else { continue };
-            publisher.times = publisher.times.saturating_sub(1);
-            if publisher.times == 0 {
-                self.published.remove(&key);
-            }
+        if !service.removing {
+            self.unuse_by(service.id, &service.revision);
         }
     }
 
@@ -242,28 +144,10 @@ impl Index {
         };
     }
 
-    /// The service other than this one that publishes the port.
-    pub(super) fn other_publisher(&self, port: &PublishedPort, service: ServiceId) -> Option<ServiceId> {
-        let wanted = HostPort::of(port);
-        let (least, greatest) = wanted.neighbours();
-        let near = self.published.range(least..=greatest);
-        let mut owners =
-            near.filter(|(other, _)| wanted.shares_address(**other)).map(|(_, owner)| owner.service);
-        owners.find(|owner| *owner != service)
-    }
-
-    /// The service that has the port open on the node.
-    pub fn opener(&self, node: NodeId, port: &PublishedPort) -> Option<ServiceId> {
-        let wanted = HostPort::of(port);
-        let (least, greatest) = wanted.neighbours();
-        let mut near = self.opened.range((node, least)..=(node, greatest));
-        near.find(|((_, other), _)| wanted.shares_address(*other)).map(|(_, opener)| opener.service)
-    }
-
     /// Brings the indexes from one view of a task to another; `None` is "there is no such task". Touches
     /// only what differs, so that a report of a running task costs one look-up and not ten.
-    pub(super) fn change_task(&mut self, revision: &Revision, before: Option<Facets>, after: Option<Facets>) {
-        let Some(id) = before.or(after).map(|facets| facets.id) else { return };
+    pub(super) fn change_task(&mut self, task: &Task, before: Option<Facets>, after: Option<Facets>) {
+        let Task { id, revision, .. } = task;
         let (leaves, enters) = differ(before, after, Facets::live_slot);
         leaves.map(|place| self.live.remove(&place));
         enters.map(|place| self.live.insert(place));
@@ -279,6 +163,9 @@ impl Index {
         let (leaves, enters) = differ(before, after, Facets::unsettled);
         leaves.map(|id| self.unsettled.remove(&id));
         enters.map(|id| self.unsettled.insert(id));
+        let (leaves, enters) = differ(before, after, Facets::unhealthy);
+        leaves.map(|id| self.unhealthy.remove(&id));
+        enters.map(|id| self.unhealthy.insert(id));
         let (leaves, enters) = differ(before, after, Facets::spread);
         if let Some(pair) = leaves {
             lower(&mut self.spread, pair);
@@ -296,10 +183,10 @@ impl Index {
         }
         let (leaves, enters) = differ(before, after, |facets| facets.held);
         if let Some((node, address)) = leaves {
-            self.give_back(revision, node, address);
+            self.give_back(task, node, address);
         }
         if let Some((node, address)) = enters {
-            self.take(id, revision, node, address);
+            self.take(task, node, address);
         }
         self.count(id.service, differ(before, after, Facets::tally));
         self.count_users(id.service, revision, differ(before, after, Facets::use_of_revision));
@@ -352,24 +239,35 @@ impl Index {
             self.revisions.remove(&(service, revision.number));
         }
         match (before, after.holding) {
-            (0, 1..) => self.publish(service, &revision.ports),
-            (1.., 0) => self.withdraw(&revision.ports),
+            (0, 1..) => {
+                self.publish(service, &revision.ports);
+                self.use_by(service, revision);
+            }
+            (1.., 0) => {
+                self.withdraw(&revision.ports);
+                self.unuse_by(service, revision);
+            }
             _ => {}
         }
     }
 
-    fn take(&mut self, id: TaskId, revision: &Revision, node: NodeId, address: Ipv4Addr) {
-        self.addresses.insert(address, id);
+    fn take(&mut self, task: &Task, node: NodeId, address: Ipv4Addr) {
+        let Task { id, revision, volumes, .. } = task;
+        self.addresses.insert(address, *id);
         self.usage.entry(node).or_default().tasks += 1;
+        volumes.iter().for_each(|volume| drop(self.mounted.insert((volume.clone(), *id))));
         for port in &revision.ports {
             let opener = Opener { service: id.service, tasks: 0 };
             self.opened.entry((node, HostPort::of(port))).or_insert(opener).tasks += 1;
         }
     }
 
-    fn give_back(&mut self, revision: &Revision, node: NodeId, address: Ipv4Addr) {
+    /// Its volumes are those that it had: they never change once it has a node.
+    fn give_back(&mut self, task: &Task, node: NodeId, address: Ipv4Addr) {
+        let Task { id, revision, volumes, .. } = task;
         self.addresses.remove(&address);
         self.usage.entry(node).or_default().tasks -= 1;
+        volumes.iter().for_each(|volume| drop(self.mounted.remove(&(volume.clone(), *id))));
         for port in &revision.ports {
             let key = (node, HostPort::of(port));
             let Some(opener) = self.opened.get_mut(&key) else { continue };
@@ -398,16 +296,6 @@ impl Index {
             counts.ready += u32::from(ready);
         }
     }
-}
-
-/// What a facet was and what it becomes, if that differs.
-fn differ<T: PartialEq>(
-    before: Option<Facets>,
-    after: Option<Facets>,
-    facet: impl Fn(&Facets) -> Option<T>,
-) -> (Option<T>, Option<T>) {
-    let (before, after) = (before.as_ref().and_then(&facet), after.as_ref().and_then(&facet));
-    if before == after { (None, None) } else { (before, after) }
 }
 
 /// Counts one down, and forgets what reached zero.

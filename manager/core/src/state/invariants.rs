@@ -1,8 +1,12 @@
 //! What is true of every state, in one place: used by tests, the simulator, and when a snapshot is restored.
 
+mod storage;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_types::{Mode, Node, NodeStatus, PublishedPort, Service, ServiceId, Task, TaskState, Token};
+use warren_types::{
+    Desired, Health, Mode, Node, NodeStatus, PublishedPort, Service, ServiceId, Task, TaskState, Token,
+};
 
 use super::digest::Sum;
 use super::{HISTORY, Index, MAX_TOKENS, State, address};
@@ -24,8 +28,9 @@ impl State {
     /// The first invariant that does not hold.
     pub fn check(&self) -> Result<(), Broken> {
         self.check_objects()?;
-        let rebuilt = Index::of(self.services(), self.nodes(), self.tasks(), self.tokens());
+        let rebuilt = Index::of(self);
         ensure(rebuilt == self.index, || format!("index {:?} should be {rebuilt:?}", self.index))?;
+        self.check_removing()?;
         let summed = Sum::of(self);
         ensure(summed == self.sum, || format!("the digest's {:?} should be {summed:?}", self.sum))
     }
@@ -58,6 +63,15 @@ impl State {
             let forward = new.session >= old.session && new.assignment >= old.assignment;
             ensure(forward && new.subnet == old.subnet, || format!("node {} went back to {new:?}", old.id))?;
         }
+        for (old, new) in before.contents().filter_map(|old| Some((old, self.content(&old.id)?))) {
+            let kept = |(number, version)| new.versions.get(number).is_none_or(|now| now == version);
+            let forward = new.number() >= old.number() && old.versions.iter().all(kept);
+            ensure(forward, || format!("content {} went back to {new:?}", old.id))?;
+        }
+        for (old, new) in before.volumes().filter_map(|old| Some((old, self.volume(&old.id)?))) {
+            let stays = (old.node.is_none() || old.node == new.node) && new.removing >= old.removing;
+            ensure(stays, || format!("volume {} went from {old:?} to {new:?}", old.id))?;
+        }
         Ok(())
     }
 
@@ -68,10 +82,13 @@ impl State {
         self.check_services()?;
         self.check_nodes()?;
         self.check_tokens()?;
+        self.check_contents()?;
+        let volumes = self.check_volumes()?;
         let mut slots: BTreeMap<_, u32> = BTreeMap::new();
         let mut addresses = BTreeMap::new();
         for task in self.tasks() {
             self.check_task(task)?;
+            self.check_mounts(task, &volumes)?;
             let live = slots.entry((task.id.service, task.slot)).or_default();
             *live += u32::from(task.is_live());
             // Only a replacement waits: whatever comes beside another is not told to run at first.
@@ -91,6 +108,7 @@ impl State {
             let Service { id, spec, revision, version, .. } = &**service;
             ensure(names.insert(&spec.name), || format!("two services are called {}", spec.name))?;
             self.check_history(service)?;
+            self.check_uses(service)?;
             let current = revision.task == spec.task
                 && revision.ports == spec.ports
                 && revision.placement == spec.placement;
@@ -185,6 +203,17 @@ impl State {
         ensure(observed.since <= self.clock, || format!("task {id} was observed in the future"))?;
         let ready = !observed.ready || observed.state == TaskState::Running;
         ensure(ready, || format!("task {id} is ready and {:?}", observed.state))?;
+        let well = match observed.health {
+            Health::None => true,
+            Health::Healthy => observed.state == TaskState::Running,
+            Health::Starting => observed.state == TaskState::Running && !observed.ready,
+            // What it was when it was told to stop, it stays.
+            Health::Unhealthy => {
+                let stopped = task.desired > Desired::Running;
+                (observed.state == TaskState::Running || stopped) && !observed.ready
+            }
+        };
+        ensure(well, || format!("task {id} is {:?} and {:?}", observed.state, observed.health))?;
         let ended = !observed.removed || observed.state.is_terminal();
         ensure(ended, || format!("task {id} is removed and {:?}", observed.state))?;
         let why = crate::reason(self, None, task, self.clock);

@@ -1,6 +1,6 @@
 //! The answer to a command, and what it altered.
 
-use warren_types::{NodeId, ServiceId, TaskId, TokenId};
+use warren_types::{ContentId, NodeId, ServiceId, TaskId, TokenId, VolumeId};
 
 use super::Refusal;
 
@@ -49,6 +49,22 @@ pub enum Answer {
         /// Its version now.
         version: u64,
     },
+    /// Of a content.
+    Content {
+        /// The content.
+        id: ContentId,
+        /// Its version now.
+        version: u64,
+        /// Number of its current bytes.
+        number: u64,
+    },
+    /// Of a volume.
+    Volume {
+        /// The volume.
+        id: VolumeId,
+        /// Its version now.
+        version: u64,
+    },
     /// Of a new session.
     Session {
         /// Higher than any before it on this node.
@@ -71,4 +87,8 @@ pub enum Change {
     Assignment(NodeId),
     /// A join token.
     Token(TokenId),
+    /// A secret, a config or a credential.
+    Content(ContentId),
+    /// A volume.
+    Volume(VolumeId),
 }

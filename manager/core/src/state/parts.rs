@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warren_types::{Node, Revision, Service, ServiceId, Task, Timestamp, Token};
+use warren_types::{Content, Node, Revision, Service, ServiceId, Task, Timestamp, Token, Volume};
 
 use super::digest::Sum;
 use super::{Applied, Broken, Cluster, Index, State};
@@ -31,6 +31,10 @@ pub struct Parts {
     pub tasks: Vec<Arc<Task>>,
     /// By id.
     pub tokens: Vec<Arc<Token>>,
+    /// By id.
+    pub contents: Vec<Arc<Content>>,
+    /// By id.
+    pub volumes: Vec<Arc<Volume>>,
 }
 
 impl State {
@@ -48,6 +52,8 @@ impl State {
             nodes: self.nodes.values().map(|node| (node.clone(), cursor(node))).collect(),
             tasks: self.tasks.values().cloned().collect(),
             tokens: self.tokens.values().cloned().collect(),
+            contents: self.contents.values().cloned().collect(),
+            volumes: self.volumes.values().cloned().collect(),
         }
     }
 
@@ -63,6 +69,8 @@ impl State {
             cluster: parts.cluster,
             services: parts.services.into_iter().map(|service| (service.id, service)).collect(),
             tokens: parts.tokens.into_iter().map(|token| (token.id, token)).collect(),
+            contents: parts.contents.into_iter().map(|content| (content.id, content)).collect(),
+            volumes: parts.volumes.into_iter().map(|volume| (volume.id, volume)).collect(),
             subnets: parts.subnets,
             ..Self::default()
         };
@@ -94,7 +102,7 @@ impl State {
             state.tasks.insert(task.id, task);
         }
         state.check_objects()?;
-        state.index = Index::of(state.services(), state.nodes(), state.tasks(), state.tokens());
+        state.index = Index::of(&state);
         state.sum = Sum::of(&state);
         let found = state.digest().value;
         match parts.digest {

@@ -1,6 +1,7 @@
 //! Questions to a state. None of them scans more than it answers.
 
 mod resolve;
+mod storage;
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use warren_types::{
     Assignment, AssignmentVersion, Mode, Node, NodeId, NodeName, NodeSettings, Service, ServiceId,
-    ServiceName, Task, TaskAssignment, TaskId, Token, TokenHash, TokenId,
+    ServiceName, Task, TaskAssignment, TaskId, Token, TokenHash, TokenId, VolumeAssignment, VolumeName,
 };
 
 use super::{Claim, Counts, State, Usage, claim};
@@ -92,7 +93,7 @@ impl State {
         u32::try_from(number).ok()?.checked_add(1)
     }
 
-    /// How many tasks a service should have: its replicas, or the nodes that it has or should have a task on.
+    /// How many tasks a service should have: its replicas, or the nodes that it has or should have a task on or for.
     /// Nothing for one that is being removed.
     pub fn wanted(&self, service: &Service) -> u32 {
         match service.spec.mode {
@@ -101,7 +102,7 @@ impl State {
             Mode::Global => {
                 let wanted = self.nodes().filter(|node| match claim(service, node) {
                     Claim::New => true,
-                    Claim::Keep => self.has_task_on(&service.id, &node.id),
+                    Claim::Keep => self.has_slot(&service.id, node),
                     Claim::Nothing => false,
                 });
                 u32::try_from(wanted.count()).unwrap_or(u32::MAX)
@@ -119,6 +120,11 @@ impl State {
     /// A live task of the service is on the node.
     pub(crate) fn has_task_on(&self, service: &ServiceId, node: &NodeId) -> bool {
         self.index.spread.contains_key(&(*service, *node))
+    }
+
+    /// A live task of the global service is on the node, or waits to come to it.
+    fn has_slot(&self, service: &ServiceId, node: &Node) -> bool {
+        self.slot_of(node).is_some_and(|slot| self.live_task(service, slot).is_some())
     }
 
     /// How many live tasks of the task's service the node has, without the one that it replaces.
@@ -173,7 +179,14 @@ impl State {
             ports: task.revision.ports.clone(),
             address: task.address?,
             desired: task.desired,
+            service_labels: task.revision.labels.clone(),
+            volumes: task.volumes.iter().map(|name| self.volume_assignment(name)).collect(),
         })
+    }
+
+    fn volume_assignment(&self, name: &VolumeName) -> VolumeAssignment {
+        let options = self.volume_named(name).map(|volume| volume.options.clone());
+        VolumeAssignment { name: name.clone(), options: options.unwrap_or_default() }
     }
 
     /// What the node must know that is not per task. `None` if there is no such node.
@@ -183,6 +196,8 @@ impl State {
         Some(NodeSettings {
             cluster: cluster.id,
             node: node.id,
+            name: node.name.clone(),
+            labels: node.all_labels(),
             subnet: node.subnet,
             ranges: cluster.ranges.clone(),
             heartbeat: HEARTBEAT,

@@ -1,6 +1,11 @@
 //! Why a command or a question was refused: what was wanted, what was found, what to do.
 
-use warren_types::{ClusterId, NodeName, NodeStatus, PublishedPort, ServiceName, Violations};
+use warren_types::{
+    ClusterId, ContentKind, ContentName, NodeName, NodeStatus, PublishedPort, ServiceName, Violations,
+    VolumeName,
+};
+
+use super::MAX_CONTENT_BYTES;
 
 /// A kind of object, as people call it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,16 +18,36 @@ pub enum Kind {
     Node,
     /// A join token.
     Token,
+    /// A secret, a config or a registry's credential.
+    Content(ContentKind),
+    /// A volume.
+    Volume,
 }
 
 impl Kind {
-    /// `service`, `task`, `node`, `token`.
+    /// `service`, `task`, `node`, `token`, `secret`, `volume`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Service => "service",
             Self::Task => "task",
             Self::Node => "node",
             Self::Token => "token",
+            Self::Content(kind) => kind.as_str(),
+            Self::Volume => "volume",
+        }
+    }
+
+    /// The command that lists them: `service ls`.
+    fn list(self) -> &'static str {
+        match self {
+            Self::Service => "service ls",
+            Self::Task => "task ls",
+            Self::Node => "node ls",
+            Self::Token => "token ls",
+            Self::Content(ContentKind::Secret) => "secret ls",
+            Self::Content(ContentKind::Config) => "config ls",
+            Self::Content(ContentKind::Credential) => "registry ls",
+            Self::Volume => "volume ls",
         }
     }
 }
@@ -37,7 +62,7 @@ impl std::fmt::Display for Kind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It does not exist, or not any more.
-    #[error("{kind} {reference:?} does not exist; `warren {kind} ls` shows what does")]
+    #[error("{kind} {reference:?} does not exist; `warren {}` shows what does", kind.list())]
     NotFound {
         /// What was looked for.
         kind: Kind,
@@ -189,6 +214,99 @@ pub enum Refusal {
         /// How many.
         found: u32,
     },
+    /// Services or tasks use the content.
+    #[error("{kind} {name} is used by {}; remove or update that first", some(by))]
+    ContentInUse {
+        /// What it is for.
+        kind: ContentKind,
+        /// Its name.
+        name: ContentName,
+        /// Names of the services, all of them.
+        by: Vec<String>,
+    },
+    /// There are as many contents as there may be.
+    #[error(
+        "there are {found} secrets, configs and credentials already; remove some first (`warren secret ls`, \
+         `warren config ls`)"
+    )]
+    TooManyContents {
+        /// How many.
+        found: u32,
+    },
+    /// There is no room for the content's bytes.
+    #[error(
+        "all secrets, configs and credentials would have {wanted} bytes and may have {MAX_CONTENT_BYTES}; remove \
+         some first (`warren secret ls`, `warren config ls`)"
+    )]
+    ContentsTooLarge {
+        /// Of all of them, their kept versions too, sealed.
+        wanted: u64,
+    },
+    /// A revision cannot be returned to, since a secret or config that it uses is gone.
+    #[error(
+        "revision {revision} of service {service} uses version {number} of {kind} {name}, which is not kept any more; \
+         update the service instead"
+    )]
+    ContentGone {
+        /// The service.
+        service: ServiceName,
+        /// The revision that was asked for.
+        revision: u64,
+        /// What the content was for.
+        kind: ContentKind,
+        /// Its name.
+        name: ContentName,
+        /// Of its version.
+        number: u64,
+    },
+    /// Services or tasks use the volume.
+    #[error("volume {name} is used by {}; remove or update that first", some(by))]
+    VolumeInUse {
+        /// The volume.
+        name: VolumeName,
+        /// Names of tasks, and of services that no task is known of, all of them.
+        by: Vec<String>,
+    },
+    /// The volume is on its way out.
+    #[error(
+        "volume {name} is being removed; wait until it is gone (`warren volume rm --purge {name}` goes on with it)"
+    )]
+    VolumeRemoving {
+        /// The volume.
+        name: VolumeName,
+    },
+    /// The volume was not marked for removal.
+    #[error("volume {name} is not being removed; remove it first (`warren volume rm --purge {name}`)")]
+    VolumeStays {
+        /// The volume.
+        name: VolumeName,
+    },
+    /// The data cannot be deleted, since its node cannot be asked.
+    #[error(
+        "the data of volume {name} is on node {node}, which is {status}; wait for the node, or forget the volume and \
+         leave its data (`warren volume rm {name}`)",
+        status = status.as_str()
+    )]
+    VolumeUnreachable {
+        /// The volume.
+        name: VolumeName,
+        /// Where its data is.
+        node: NodeName,
+        /// Whether managers hear of it.
+        status: NodeStatus,
+    },
+    /// The data cannot be deleted, since its node is not a member any more.
+    #[error("the data of volume {name} is on a node that was removed; `warren volume rm {name}` forgets it")]
+    VolumeLost {
+        /// The volume.
+        name: VolumeName,
+    },
+    /// There are as many volumes as there may be.
+    #[error("there are {found} volumes already; remove some first (`warren volume ls`)")]
+    TooManyVolumes {
+        /// How many.
+        found: u32,
+    },
     /// No node subnet is left.
     #[error("all {given} node subnets of the cluster's address ranges are given out; add a range")]
     Exhausted {
@@ -203,6 +321,20 @@ pub enum Refusal {
         /// Of the state.
         applied: u64,
     },
+}
+
+/// The first names of a list, and how many more there are: `web, api and 3 others`.
+fn some(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    match names.len() {
+        0 => "nothing".into(),
+        1 => names[0].clone(),
+        2..=SHOWN => {
+            let (last, first) = names.split_last().expect("two or more");
+            format!("{} and {last}", first.join(", "))
+        }
+        more => format!("{} and {} others", names[..SHOWN].join(", "), more - SHOWN),
+    }
 }
 
 impl Refusal {

@@ -7,7 +7,11 @@ use warren_types::{Revision, Task, TaskState};
 /// out: a task that may stay where it is stays.
 pub(crate) fn same_shape(one: &Revision, other: &Revision) -> bool {
     one.number == other.number
-        || (one.forced == other.forced && one.ports == other.ports && one.task == other.task)
+        || (one.forced == other.forced
+            && one.ports == other.ports
+            && one.contents == other.contents
+            && one.labels == other.labels
+            && one.task == other.task)
 }
 
 /// The task ended in a way after which its slot wants no further one: it did what it had to do, or may not be

@@ -1,6 +1,8 @@
 //! Whatever is thrown at a state, in whatever order: it never panics, never contradicts itself, takes
 //! nothing twice, survives a snapshot, and settles once the nonsense stops.
 
+mod storage;
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
@@ -65,6 +67,7 @@ fn any_spec() -> impl Strategy<Value = ServiceSpec> {
             spec.task.reservations = reservations;
             let zone = zone.map(|zone| format!("node.labels.zone == {zone}").parse().unwrap());
             spec.placement.constraints = zone.into_iter().collect();
+            storage::furnish(&mut spec, replicas);
             if global && replicas > 3 {
                 spec.mode = Mode::Global;
             } else {
@@ -90,7 +93,20 @@ fn any_report() -> impl Strategy<Value = TaskReport> {
             let exit = exited.then_some(Exit { code: 1, out_of_memory: false });
             let next_attempt = exited.then_some(since);
             let image = (ready && attempt == 0).then(|| digest(if removed { 'a' } else { 'b' }));
-            TaskReport { task, attempt, state, since, reason, ready, exit, removed, next_attempt, image }
+            let health = Health::ALL[reason.len() + usize::from(exited)];
+            TaskReport {
+                task,
+                attempt,
+                state,
+                since,
+                reason,
+                ready,
+                exit,
+                removed,
+                next_attempt,
+                image,
+                health,
+            }
         })
 }
 
@@ -110,6 +126,7 @@ fn persons_command() -> impl Strategy<Value = Command> {
             |(id, version, revision, at)| Command::RollbackService { id, version, revision, at }
         ),
         2 => tokens_command(),
+        4 => storage::command(),
         1 => time().prop_map(|at| Command::CreateCluster { id: ClusterId(Id(9)), ranges: vec![], level: 1, at }),
     ]
 }
@@ -175,6 +192,12 @@ fn nodes_command() -> impl Strategy<Value = Command> {
         (node(), amounts(), time()).prop_map(|(node, resources, at)| {
             Command::OpenSession { node, description: description(resources), at }
         }),
+        (node(), 0..4u64, prop::sample::subsequence(&NodeCondition::ALL[..], 0..3), time()).prop_map(
+            |(node, session, conditions, at)| {
+                let conditions = conditions.into_iter().collect();
+                Command::SetNodeConditions { node, session, conditions, at }
+            }
+        ),
         (node(), 0..4u64, prop::collection::vec(any_report(), 0..4), time())
             .prop_map(|(node, session, reports, at)| Command::ReportTasks { node, session, reports, at }),
     ]

@@ -90,6 +90,125 @@ fn what_people_said_of_nodes_and_services_is_a_reason() {
     check(&[], None, "");
 }
 
+/// Why the first task waits that has `volumes`, on three nodes after `happened`.
+#[track_caller]
+fn check_volumes(volumes: &[&str], happened: fn(&mut World), wanted: &str) {
+    let mut world = World::with_nodes(3);
+    happened(&mut world);
+    world.service(1, with_volumes("web", 1, volumes));
+    world.reconcile(1);
+    world.schedule();
+    assert_eq!(world.reason(1, 1), wanted);
+}
+
+#[test]
+fn where_volumes_are_is_a_reason() {
+    check_volumes(
+        &["data"],
+        |world| {
+            world.volume(1, "data", Some(3));
+        },
+        "waits for node node-3 to take it on",
+    );
+    check_volumes(
+        &["data"],
+        |world| {
+            world.volume(1, "data", Some(2));
+            world.down(2);
+        },
+        "0 of 3 nodes fit: 2 do not have the volume data, which is on node-2 (DOWN), 1 is down",
+    );
+    check_volumes(
+        &["data-{{.Task.Slot}}"],
+        |world| {
+            world.volume(1, "data-1", Some(2));
+            world.availability(2, Availability::Drain);
+            world.down(3);
+        },
+        "0 of 3 nodes fit: 2 do not have the volume data-1, which is on node-2 (drained), 1 is drained",
+    );
+    check_volumes(
+        &["data"],
+        |world| {
+            world.volume(1, "data", Some(1));
+            world.availability(1, Availability::Pause);
+        },
+        "0 of 3 nodes fit: 2 do not have the volume data, which is on node-1 (paused), 1 is paused",
+    );
+    check_volumes(
+        &["data"],
+        |world| {
+            world.volume(1, "data", Some(1));
+            world.conditions(1, &[NodeCondition::DiskLow]);
+        },
+        "0 of 3 nodes fit: 2 do not have the volume data, which is on node-1 (disk low), 1 is low on disk",
+    );
+    check_volumes(
+        &["data"],
+        |world| {
+            world.volume(1, "data", Some(2));
+            world.remove_node(2);
+        },
+        "0 of 2 nodes fit: 2 do not have its data: the volume data is on a node that was removed; \
+         `warren volume rm data` forgets it",
+    );
+    check_volumes(
+        &["data", "logs", "new"],
+        |world| {
+            world.volume(1, "data", Some(1));
+            world.volume(2, "logs", Some(2));
+        },
+        "0 of 3 nodes fit: 2 do not have the volume data, which is on node-1, \
+         1 does not have the volume logs, which is on node-2",
+    );
+    check_volumes(
+        &["data-{{.Node.Labels.zone}}"],
+        |world| {
+            world.volume(1, "data-a", Some(2));
+            world.label(1, "zone", Some("a"));
+            world.label(3, "zone", Some("b b"));
+        },
+        "0 of 3 nodes fit: 1 does not have the volume data-a, which is on node-2, \
+         1 cannot have the volume data-{{.Node.Labels.zone}}: \"data-b b\" is not a volume name (1 to 64 \
+         letters, digits, '.', '_' and '-', starting and ending with a letter or digit), \
+         1 cannot have the volume data-{{.Node.Labels.zone}}: the node has no label zone",
+    );
+}
+
+#[test]
+fn a_volume_that_is_being_removed_is_a_reason() {
+    let mut world = World::with_nodes(1);
+    world.service(1, with_volumes("web", 2, &["data-{{.Task.Slot}}"]));
+    world.volume(1, "data-1", Some(1));
+    world.accept(Command::RemoveVolume { id: volume_id(1), purge: true, at: world.now });
+    world.settle();
+    let wanted = "0 of 1 nodes fit: 1 cannot have the volume data-1, which is being removed";
+    assert_eq!((world.reason(1, 1).as_str(), world.reason(1, 2).as_str()), (wanted, ""));
+}
+
+#[test]
+fn what_is_wrong_with_nodes_is_a_reason() {
+    use NodeCondition::{ClockOff, DiskLow, MemoryPressure, NetworkBroken, RuntimeDown};
+    let check = |conditions: &[&[NodeCondition]], wanted: &str| {
+        let mut world = World::with_nodes(conditions.len() as u128);
+        for (number, conditions) in (1..).zip(conditions) {
+            world.conditions(number, conditions);
+        }
+        world.service(1, spec("web", 1));
+        world.settle();
+        assert_eq!(world.reason(1, 1), wanted, "{conditions:?}");
+    };
+    check(&[&[RuntimeDown]], "0 of 1 nodes fit: 1 has containerd down");
+    check(&[&[RuntimeDown, DiskLow], &[RuntimeDown]], "0 of 2 nodes fit: 2 have containerd down");
+    check(&[&[ClockOff, DiskLow], &[DiskLow]], "0 of 2 nodes fit: 2 are low on disk");
+    check(
+        &[&[MemoryPressure], &[NetworkBroken], &[DiskLow]],
+        "0 of 3 nodes fit: 1 has a broken network, 1 is low on disk, 1 is under memory pressure",
+    );
+    check(&[&[ClockOff]], "");
+    check(&[&[RuntimeDown], &[]], "");
+}
+
 #[test]
 fn every_key_of_a_constraint_is_honoured() {
     for (constraint, admitted) in [

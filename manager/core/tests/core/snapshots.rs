@@ -12,6 +12,14 @@ fn parts() -> Parts {
     let mut world = World::with_nodes(2);
     world.service(1, publishing("web", 3, 8080));
     world.service(2, reserving("api", 2, resources(100, 64)));
+    world.secret(1, "key", 1);
+    world.secret(2, "cert", 1);
+    world.update_secret(1, 2);
+    world.volume(1, "spare", None);
+    let mounts = with_volumes("db", 1, &["data"]).task.mounts;
+    let mut db = with_secrets("db", 1, &["key"]);
+    db.task.mounts = mounts;
+    world.service(3, db);
     world.settle();
     world.observe(task_id(1, 2), TaskState::Failed);
     world.down(2);
@@ -92,4 +100,49 @@ fn contradictions_are_found() {
         }
     };
     check(taken, "is held by");
+}
+
+#[test]
+fn contradictions_about_contents_and_volumes_are_found() {
+    fn content(parts: &mut Parts) -> &mut Content {
+        Arc::make_mut(&mut parts.contents[1])
+    }
+    fn volume<'a>(parts: &'a mut Parts, name: &str) -> &'a mut Volume {
+        let found = parts.volumes.iter_mut().find(|volume| volume.name.as_str() == name);
+        Arc::make_mut(found.unwrap())
+    }
+    fn user(parts: &mut Parts) -> &mut Task {
+        Arc::make_mut(parts.tasks.iter_mut().find(|task| task.id.service == service_id(3)).unwrap())
+    }
+    fn db(parts: &mut Parts) -> &mut Service {
+        Arc::make_mut(&mut parts.services[2])
+    }
+    check(|parts| parts.contents.clear(), "which is gone");
+    check(|parts| content(parts).versions.clear(), "keeps 0 versions");
+    check(|parts| drop(Arc::make_mut(&mut parts.contents[0]).versions.remove(&2)), "which is gone");
+    check(|parts| Arc::make_mut(&mut parts.contents[0]).kind = ContentKind::Config, "which is gone");
+    let shift = |parts: &mut Parts| {
+        let versions = &mut content(parts).versions;
+        let first = versions[&1].clone();
+        versions.insert(7, first);
+    };
+    check(shift, "keeps the versions [1, 7]");
+    check(|parts| content(parts).name = "key".parse().unwrap(), "two of kind secret are called key");
+    check(|parts| content(parts).version = 1 << 40, "is of a later entry");
+    check(|parts| content(parts).updated_at = Timestamp(u64::MAX), "in the future");
+    check(|parts| Arc::make_mut(content(parts).versions.get_mut(&1).unwrap()).size = 1 << 30, "is too large");
+    check(
+        |parts| Arc::make_mut(content(parts).versions.get_mut(&1).unwrap()).sealed[0] = 9,
+        "the digest of its content",
+    );
+    check(|parts| parts.volumes.clear(), "has not its volume");
+    check(|parts| volume(parts, "data").removing = true, "has not its volume");
+    check(|parts| volume(parts, "data").node = Some(node_id(9)), "has not its volume");
+    check(|parts| volume(parts, "spare").name = "data".parse().unwrap(), "two volumes are called data");
+    check(|parts| volume(parts, "spare").removing = true, "waits for its end");
+    check(|parts| volume(parts, "spare").options = [("x".into(), "y".into())].into(), "is no option");
+    check(|parts| volume(parts, "spare").version = 1 << 40, "is of a later entry");
+    check(|parts| user(parts).volumes.clear(), "has the volumes []");
+    check(|parts| Arc::make_mut(&mut db(parts).spec).task.secrets.clear(), "and should use {}");
+    check(|parts| user(parts).observed.health = Health::Unhealthy, "is Running and Unhealthy");
 }

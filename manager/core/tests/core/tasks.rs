@@ -148,3 +148,17 @@ fn only_what_holds_nothing_is_forgotten() {
     world.accept(create(&[2]));
     assert_eq!(world.live(1), [(1, 1), (2, 4)], "numbers are never given twice");
 }
+
+/// Otherwise the same command would mean another thing the second time: the task that it made is there to be replaced.
+#[test]
+fn a_slot_is_decided_on_once() {
+    let mut world = World::new();
+    world.service(1, spec("web", 2));
+    let beside = NewTask { desired: Desired::Ready, replaces: Some(1), ..new_task(1) };
+    let slots = vec![beside, new_task(1), new_task(2), new_task(2)];
+    let command =
+        Command::CreateTasks { term: TERM, service: service_id(1), revision: 1, slots, at: Timestamp(0) };
+    assert_eq!(changed(&mut world, command.clone()), [1]);
+    assert_eq!(changed(&mut world, command), [0; 0]);
+    assert_eq!(world.live(1), [(2, 1)]);
+}

@@ -74,6 +74,39 @@ pub fn digest(letter: char) -> ImageDigest {
     format!("sha256:{}", letter.to_string().repeat(64)).parse().unwrap()
 }
 
+pub fn content_id(number: u128) -> ContentId {
+    ContentId(Id(number))
+}
+
+pub fn volume_id(number: u128) -> VolumeId {
+    VolumeId(Id(number))
+}
+
+/// What one byte is, sealed.
+pub fn sealed(byte: u8) -> SealedContent {
+    SealedContent { size: 1, fingerprint: [byte; 32], sealed: vec![byte; 29] }
+}
+
+/// Sees these secrets.
+pub fn with_secrets(name: &str, replicas: u32, secrets: &[&str]) -> ServiceSpec {
+    let mut spec = spec(name, replicas);
+    spec.task.secrets = secrets.iter().map(|name| ContentMount::new(name.parse().unwrap())).collect();
+    spec
+}
+
+/// Has these volumes mounted.
+pub fn with_volumes(name: &str, replicas: u32, volumes: &[&str]) -> ServiceSpec {
+    let mut spec = spec(name, replicas);
+    let source = |name: &str| MountSource::Volume { name: name.into(), subpath: None, no_copy: false };
+    let mount = |(place, name): (usize, &&str)| Mount {
+        target: format!("/data/{place}"),
+        source: source(name),
+        read_only: false,
+    };
+    spec.task.mounts = volumes.iter().enumerate().map(mount).collect();
+    spec
+}
+
 /// A task that runs at once in a slot that has none.
 pub fn new_task(slot: u32) -> NewTask {
     NewTask { slot, not_before: None, desired: Desired::Running, replaces: None, bound_to: None }
@@ -103,6 +136,7 @@ pub fn report(task: TaskId, attempt: u32, state: TaskState) -> TaskReport {
         removed: false,
         next_attempt: None,
         image: None,
+        health: Health::None,
     }
 }
 
@@ -226,12 +260,42 @@ impl World {
         self.accept(Command::RollbackService { id, version, revision, at });
     }
 
+    /// A secret of one byte.
+    #[track_caller]
+    pub fn secret(&mut self, number: u128, name: &str, byte: u8) -> Answer {
+        let (id, kind, name, at) = (content_id(number), ContentKind::Secret, name.parse().unwrap(), self.now);
+        let (labels, content) = (Default::default(), sealed(byte));
+        self.accept(Command::CreateContent { id, kind, name, labels, content, at })
+    }
+
+    #[track_caller]
+    pub fn update_secret(&mut self, number: u128, byte: u8) -> Answer {
+        let (id, content, at) = (content_id(number), sealed(byte), self.now);
+        self.accept(Command::UpdateContent { id, version: None, content, at })
+    }
+
+    /// A volume without options.
+    #[track_caller]
+    pub fn volume(&mut self, number: u128, name: &str, node: Option<u128>) -> Answer {
+        let (id, name, node, at) = (volume_id(number), name.parse().unwrap(), node.map(node_id), self.now);
+        let (driver, options, labels) = (VolumeDriver::Local, Default::default(), Default::default());
+        self.accept(Command::CreateVolume { id, name, driver, options, labels, node, at })
+    }
+
     #[track_caller]
     pub fn availability(&mut self, number: u128, availability: Availability) {
         let (id, at) = (node_id(number), self.now);
         let (label_add, label_rm, availability) =
             (Default::default(), Default::default(), Some(availability));
         self.accept(Command::UpdateNode { id, version: None, label_add, label_rm, availability, at });
+    }
+
+    /// What the node's agent says is wrong with it.
+    #[track_caller]
+    pub fn conditions(&mut self, number: u128, conditions: &[NodeCondition]) {
+        let (node, at, conditions) = (node_id(number), self.now, conditions.iter().copied().collect());
+        let session = self.state.node(&node).unwrap().session;
+        self.accept(Command::SetNodeConditions { node, session, conditions, at });
     }
 
     /// Sets a label, or takes it away.

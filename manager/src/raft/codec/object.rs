@@ -2,6 +2,7 @@
 
 mod machine;
 mod service;
+mod storage;
 mod task;
 
 use std::collections::BTreeMap;
@@ -18,9 +19,13 @@ use warren_types::{Revision, ServiceId, Violation, Violations};
 
 use self::machine::{node, stored_node, stored_token, token};
 use self::service::{service, stored_service};
+use self::storage::{content, stored_content, stored_volume, volume};
 use self::task::{stored_task, task};
 use super::read::{at, text, texts};
 use super::{CodecError, supported};
+
+pub(super) use self::machine::{conditions, wire_conditions};
+pub(super) use self::storage::{sealed, sealed_content};
 
 const WHAT: &str = "a snapshot";
 
@@ -42,7 +47,9 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
     parts.services.iter().try_for_each(|service| put(Record::Service(stored_service(service))))?;
     parts.nodes.iter().try_for_each(|(node, cursor)| put(Record::Node(stored_node(node, *cursor))))?;
     parts.tasks.iter().try_for_each(|task| put(Record::Task(stored_task(task))))?;
-    parts.tokens.iter().try_for_each(|token| put(Record::Token(stored_token(token))))
+    parts.tokens.iter().try_for_each(|token| put(Record::Token(stored_token(token))))?;
+    parts.contents.iter().try_for_each(|content| put(Record::Content(stored_content(content))))?;
+    parts.volumes.iter().try_for_each(|volume| put(Record::Volume(stored_volume(volume))))
 }
 
 /// The state that [`write_snapshot`] wrote.
@@ -118,6 +125,18 @@ impl Reader {
                 parts.tokens.push(Arc::new(token));
                 taken
             }
+            Record::Content(stored) => {
+                let content = content(stored)?;
+                let taken = Record::Content(stored_content(&content));
+                parts.contents.push(Arc::new(content));
+                taken
+            }
+            Record::Volume(stored) => {
+                let volume = volume(stored)?;
+                let taken = Record::Volume(stored_volume(&volume));
+                parts.volumes.push(Arc::new(volume));
+                taken
+            }
         })
     }
 }
@@ -170,5 +189,7 @@ fn parts(stored: v1::StoredCluster) -> Result<Parts, Violations> {
         nodes: Vec::new(),
         tasks: Vec::new(),
         tokens: Vec::new(),
+        contents: Vec::new(),
+        volumes: Vec::new(),
     })
 }

@@ -4,10 +4,14 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use warren_core::{Command, NewTask};
-use warren_proto::convert::{availability, desired, node_role, node_status, stored_service_spec};
+use warren_proto::convert::{
+    availability, content_kind, desired, node_role, node_status, stored_service_spec,
+};
 use warren_proto::v1;
 use warren_proto::v1::command::Command as Wire;
 use warren_types::{NodeDescription, TaskId, TaskReport, Timestamp, TokenHash, Violation, Violations};
+
+use super::object::{conditions, sealed};
 
 pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
     Ok(match wire {
@@ -68,6 +72,21 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
             Command::OpenSession { node: text("nodeId", &w.node_id)?, description, at: at(w.at) }
         }
         Wire::ReportTasks(w) => report_tasks(w)?,
+        Wire::CreateContent(w) => create_content(w)?,
+        Wire::UpdateContent(w) => {
+            let content = sealed(given("content", w.content)?)?;
+            Command::UpdateContent { id: text("id", &w.id)?, version: w.version, content, at: at(w.at) }
+        }
+        Wire::RemoveContent(w) => Command::RemoveContent { id: text("id", &w.id)?, at: at(w.at) },
+        Wire::CreateVolume(w) => create_volume(w)?,
+        Wire::RemoveVolume(w) => {
+            Command::RemoveVolume { id: text("id", &w.id)?, purge: w.purge, at: at(w.at) }
+        }
+        Wire::DeleteVolume(w) => Command::DeleteVolume { id: text("id", &w.id)?, at: at(w.at) },
+        Wire::SetNodeConditions(w) => {
+            let (node, conditions) = (text("nodeId", &w.node_id)?, conditions(&w.conditions)?);
+            Command::SetNodeConditions { node, session: w.session, conditions, at: at(w.at) }
+        }
     })
 }
 
@@ -134,6 +153,29 @@ fn report_tasks(w: v1::ReportTasks) -> Result<Command, Violations> {
     let reports = w.reports.into_iter().map(TaskReport::try_from).collect::<Result<_, _>>()?;
     let node = text("nodeId", &w.node_id)?;
     Ok(Command::ReportTasks { node, session: w.session, reports, at: at(w.at) })
+}
+
+fn create_content(w: v1::CreateContent) -> Result<Command, Violations> {
+    Ok(Command::CreateContent {
+        id: text("id", &w.id)?,
+        kind: content_kind(w.kind)?,
+        name: text("name", &w.name)?,
+        labels: w.labels,
+        content: sealed(given("content", w.content)?)?,
+        at: at(w.at),
+    })
+}
+
+fn create_volume(w: v1::CreateVolume) -> Result<Command, Violations> {
+    Ok(Command::CreateVolume {
+        id: text("id", &w.id)?,
+        name: text("name", &w.name)?,
+        driver: text("driver", &w.driver)?,
+        options: w.options,
+        labels: w.labels,
+        node: optional("nodeId", &w.node_id)?,
+        at: at(w.at),
+    })
 }
 
 pub(super) fn at(millis: u64) -> Timestamp {

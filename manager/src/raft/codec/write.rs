@@ -6,6 +6,8 @@ use warren_proto::v1;
 use warren_proto::v1::command::Command as Wire;
 use warren_types::{NodeId, TaskId, TokenHash};
 
+use super::object::{sealed_content, wire_conditions};
+
 pub(super) fn command(command: &Command) -> Wire {
     match command {
         Command::CreateCluster { id, ranges, level, at } => Wire::CreateCluster(v1::CreateCluster {
@@ -32,11 +34,18 @@ pub(super) fn command(command: &Command) -> Wire {
         | Command::UpdateNode { .. }
         | Command::RemoveNode { .. }
         | Command::SetNodeStatus { .. }
+        | Command::SetNodeConditions { .. }
         | Command::OpenSession { .. } => node(command),
         Command::CreateToken { .. }
         | Command::RemoveToken { .. }
         | Command::DeleteTokens { .. }
         | Command::JoinNode { .. } => token(command),
+        Command::CreateContent { .. } | Command::UpdateContent { .. } | Command::RemoveContent { .. } => {
+            content(command)
+        }
+        Command::CreateVolume { .. } | Command::RemoveVolume { .. } | Command::DeleteVolume { .. } => {
+            volume(command)
+        }
     }
 }
 
@@ -136,6 +145,14 @@ fn node(command: &Command) -> Wire {
                 at: at.0,
             })
         }
+        Command::SetNodeConditions { node, session, conditions, at } => {
+            Wire::SetNodeConditions(v1::SetNodeConditions {
+                node_id: node.to_string(),
+                session: *session,
+                conditions: wire_conditions(conditions),
+                at: at.0,
+            })
+        }
         Command::OpenSession { node, description, at } => Wire::OpenSession(v1::OpenSession {
             node_id: node.to_string(),
             description: Some(description.into()),
@@ -170,6 +187,54 @@ fn token(command: &Command) -> Wire {
             description: Some(description.into()),
             at: at.0,
         }),
+        other => unreachable!("sorted by `command`: {other:?}"),
+    }
+}
+
+fn content(command: &Command) -> Wire {
+    match command {
+        Command::CreateContent { id, kind, name, labels, content, at } => {
+            Wire::CreateContent(v1::CreateContent {
+                id: id.to_string(),
+                kind: v1::ContentKind::from(*kind).into(),
+                name: name.to_string(),
+                labels: labels.clone(),
+                content: Some(sealed_content(content)),
+                at: at.0,
+            })
+        }
+        Command::UpdateContent { id, version, content, at } => Wire::UpdateContent(v1::UpdateContent {
+            id: id.to_string(),
+            version: *version,
+            content: Some(sealed_content(content)),
+            at: at.0,
+        }),
+        Command::RemoveContent { id, at } => {
+            Wire::RemoveContent(v1::RemoveContent { id: id.to_string(), at: at.0 })
+        }
+        other => unreachable!("sorted by `command`: {other:?}"),
+    }
+}
+
+fn volume(command: &Command) -> Wire {
+    match command {
+        Command::CreateVolume { id, name, driver, options, labels, node, at } => {
+            Wire::CreateVolume(v1::CreateVolume {
+                id: id.to_string(),
+                name: name.to_string(),
+                driver: driver.as_str().into(),
+                options: options.clone(),
+                labels: labels.clone(),
+                node_id: node.map(|node| node.to_string()).unwrap_or_default(),
+                at: at.0,
+            })
+        }
+        Command::RemoveVolume { id, purge, at } => {
+            Wire::RemoveVolume(v1::RemoveVolume { id: id.to_string(), purge: *purge, at: at.0 })
+        }
+        Command::DeleteVolume { id, at } => {
+            Wire::DeleteVolume(v1::DeleteVolume { id: id.to_string(), at: at.0 })
+        }
         other => unreachable!("sorted by `command`: {other:?}"),
     }
 }

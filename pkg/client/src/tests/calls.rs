@@ -3,10 +3,10 @@
 use tonic::{Code, Status};
 use warren_proto::{Problem, v1};
 use warren_security::CaDigest;
-use warren_types::{Id, NodeRole, TokenId, Violation, Violations};
+use warren_types::{ContentId, ContentKind, Id, NodeRole, TokenId, Violation, Violations};
 
 use super::fake::{Manager, Script, service};
-use crate::{Client, Error, LogsOf, LogsWish, TokenWish};
+use crate::{Client, Error, LogsOf, LogsWish, NewContent, TokenWish};
 
 #[tokio::test]
 async fn a_manager_that_is_unavailable_for_a_moment_is_asked_again() {
@@ -45,6 +45,29 @@ async fn a_refusal_arrives_with_its_fields_and_is_not_repeated() {
         other => panic!("{other:?}"),
     }
     assert_eq!(manager.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn contents_that_no_manager_would_take_are_not_sent_and_never_shown() {
+    // It serves no contents: whatever is sent is answered with `Unimplemented`.
+    let (target, _serving) = Manager::default().serve_socket();
+    let client = Client::connect(&target).await.unwrap();
+    let data = b"hunter2".to_vec().into();
+    let name = "db".parse().unwrap();
+    let wish = NewContent { id: ContentId(Id(7)), name, labels: Default::default(), data };
+    assert!(!format!("{wish:?}").contains("hunter2") && format!("{wish:?}").contains("7 bytes"), "{wish:?}");
+    let refusal = |error| match error {
+        Error::Refused { problem } => problem,
+        other => panic!("{other:?}"),
+    };
+    let secrets = client.contents(ContentKind::Secret);
+    assert_eq!(refusal(secrets.create(wish.clone()).await.unwrap_err()).code, Code::Unimplemented, "sent");
+    let large = secrets.update("db", vec![0; 5 << 20].into(), None).await.unwrap_err();
+    assert_eq!(refusal(large).violations.0[0].path, "data");
+    let credentials = client.contents(ContentKind::Credential);
+    let no_login = refusal(credentials.create(wish).await.unwrap_err());
+    assert_eq!((no_login.code, no_login.violations.0[0].path.as_str()), (Code::InvalidArgument, "data"));
+    assert!(!format!("{no_login:?}").contains("hunter2"), "{no_login:?}");
 }
 
 #[tokio::test]

@@ -40,6 +40,8 @@ pub struct LoopStatus {
     pub last_run_unix_millis: Option<u64>,
     /// How long the latest run that ended took.
     pub last_duration: Option<Duration>,
+    /// How long all runs that ended took together.
+    pub total_duration: Duration,
     /// The latest failure, kept after later successes.
     pub last_failure: Option<Failure>,
     /// Runs that ended, failed ones included.
@@ -71,6 +73,7 @@ impl Record {
             state: LoopState::Stopped,
             last_run_unix_millis: None,
             last_duration: None,
+            total_duration: Duration::ZERO,
             last_failure: None,
             runs: 0,
             failures: 0,
@@ -136,6 +139,7 @@ impl Run {
         let status = &mut facts.status;
         status.runs += 1;
         status.last_duration = Some(took);
+        status.total_duration += took;
         match result {
             Ok(()) => status.failures_in_a_row = 0,
             Err(error) => {

@@ -5,6 +5,7 @@ use std::fmt;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{RequestBuilder, StatusCode, Url};
 use tokio::sync::Mutex;
+use zeroize::Zeroize;
 
 use super::challenge::Challenge;
 use super::client::Repository;
@@ -14,7 +15,7 @@ use super::tries::Failure;
 /// A token service answers in a few kilobytes.
 const MAX_ANSWER: u64 = 1 << 20;
 
-/// A user of a registry.
+/// A user of a registry. The password is wiped from memory with it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Credentials {
     /// The user's name.
@@ -26,6 +27,12 @@ pub struct Credentials {
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Credentials {
+    fn drop(&mut self) {
+        self.password.zeroize();
     }
 }
 

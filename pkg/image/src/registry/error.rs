@@ -30,7 +30,7 @@ pub enum RegistryError {
     /// The registry lets nobody in without credentials, and none were given.
     #[error(
         "the registry {registry} does not give {image} to the public: {said}; \
-         if it exists, it needs credentials"
+         if it exists, it needs credentials: give them with `warren registry login {registry}`"
     )]
     NeedsCredentials {
         /// The registry.
@@ -43,7 +43,7 @@ pub enum RegistryError {
     /// The registry knows the user not, the password not, or gives him no access to the image.
     #[error(
         "the registry {registry} refuses {image} to user {user:?}: {said}; \
-         check the password and the user's rights"
+         its credentials are wrong, and `warren registry login {registry}` replaces them, or the user lacks the right"
     )]
     Denied {
         /// The registry.

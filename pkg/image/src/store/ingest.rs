@@ -7,9 +7,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use containerd_client::services::v1 as api;
-use futures::channel::mpsc;
+use containerd_client::services::v1::content_client::ContentClient;
+use futures::channel::mpsc as pieces;
 use futures::{SinkExt, StreamExt};
-use tonic::{Status, Streaming};
+use tokio::sync::{OwnedRwLockReadGuard, mpsc};
+use tonic::transport::Channel;
+use tonic::{Request, Status};
 
 use super::{Lease, Store, unique};
 use crate::connection::Fault;
@@ -20,6 +23,10 @@ use crate::error::Error;
 const ANSWER: Duration = Duration::from_secs(60);
 /// Pieces under way before their answers are waited for.
 const WINDOW: usize = 3;
+/// What containerd gets to end a stream whose writer is gone.
+const END: Duration = Duration::from_secs(60);
+
+type Answer = Result<api::WriteContentResponse, Status>;
 
 /// What the store has of a blob that is about to be written.
 pub(crate) enum Opened {
@@ -29,10 +36,11 @@ pub(crate) enum Opened {
     Absent(Box<Ingest>),
 }
 
-/// A blob half-way into the store. Dropping it leaves what was written to the garbage collector.
+/// A blob half-way into the store. Dropping it leaves what was written to the garbage collector, and the lease is told
+/// when containerd has closed it.
 pub(crate) struct Ingest {
-    pieces: mpsc::Sender<api::WriteContentRequest>,
-    answers: Streaming<api::WriteContentResponse>,
+    pieces: pieces::Sender<api::WriteContentRequest>,
+    answers: mpsc::Receiver<Answer>,
     template: api::WriteContentRequest,
     unanswered: usize,
     digest: Digest,
@@ -51,19 +59,18 @@ impl Ingest {
             expected: digest.to_string(),
             ..Default::default()
         };
-        let (mut pieces, requests) = mpsc::channel(WINDOW);
+        let (mut pieces, requests) = pieces::channel(WINDOW);
         let stat = api::WriteContentRequest { action: api::WriteAction::Stat as i32, ..template.clone() };
         pieces.try_send(stat).expect("a channel that was just made has room");
-        let mut client = store.connection.content();
-        let call = async {
-            let mut answers =
-                client.write(store.connection.leased(requests, &lease.header)).await?.into_inner();
-            let status = answers.next().await.ok_or_else(closed)??;
-            Ok((answers, status))
+        let (told, mut answers) = mpsc::channel(WINDOW);
+        let request = store.connection.leased(requests, &lease.header);
+        tokio::spawn(relay(store.connection.content(), request, told, lease.writing().await));
+        let status = match tokio::time::timeout(ANSWER, answers.recv()).await {
+            Ok(answer) => answer.unwrap_or_else(|| Err(closed())),
+            Err(_) => Err(late()),
         };
-        let opened = tokio::time::timeout(ANSWER, call).await.unwrap_or_else(|_| Err(late()));
-        let (answers, status) = match opened {
-            Ok(opened) => opened,
+        let status = match status {
+            Ok(status) => status,
             Err(status) if Fault::of(&status) == Fault::AlreadyExists => return Ok(Opened::Present),
             Err(status) => return Err(failed(digest, &status)),
         };
@@ -111,7 +118,7 @@ impl Ingest {
             while self.unanswered > 0 {
                 self.answer().await?;
             }
-            return Err(self.answers.next().await.and_then(Result::err).unwrap_or_else(closed));
+            return Err(self.answers.recv().await.and_then(Result::err).unwrap_or_else(closed));
         }
         self.unanswered += 1;
         while self.unanswered > WINDOW {
@@ -121,9 +128,38 @@ impl Ingest {
     }
 
     async fn answer(&mut self) -> Result<(), Status> {
-        let answer = tokio::time::timeout(ANSWER, self.answers.next()).await.map_err(|_| late())?;
+        let answer = tokio::time::timeout(ANSWER, self.answers.recv()).await.map_err(|_| late())?;
         self.unanswered -= 1;
         answer.ok_or_else(closed)?.map(|_| ())
+    }
+}
+
+/// Hands on what the store answers until it ends the stream, whether anybody listens or not: only then has containerd
+/// closed the blob. Nobody listens when the writer was dropped; the store then sees the end of what was sent.
+async fn relay(
+    mut client: ContentClient<Channel>,
+    request: Request<pieces::Receiver<api::WriteContentRequest>>,
+    told: mpsc::Sender<Answer>,
+    _at_work: OwnedRwLockReadGuard<()>,
+) {
+    let hand_on = async {
+        match client.write(request).await {
+            Ok(answers) => {
+                let mut answers = answers.into_inner();
+                while let Some(answer) = answers.next().await {
+                    let _ = told.send(answer).await;
+                }
+            }
+            Err(status) => drop(told.send(Err(status)).await),
+        }
+    };
+    let give_up = async {
+        told.closed().await;
+        tokio::time::sleep(END).await;
+    };
+    tokio::select! {
+        () = hand_on => {}
+        () = give_up => {}
     }
 }
 

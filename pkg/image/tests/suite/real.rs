@@ -192,7 +192,7 @@ async fn a_private_registry_lets_its_user_in() {
     };
     let error = world.pull(&name).await.unwrap_err();
     assert!(matches!(&error, Error::Registry(RegistryError::NeedsCredentials { .. })), "{error}");
-    for (user, password) in [(USER, "wrong"), ("bob", PASSWORD)] {
+    for (user, password) in [(USER, "guessed"), ("bob", PASSWORD)] {
         let error = world.pull_as(&name, as_user(user, password)).await.unwrap_err();
         assert!(matches!(&error, Error::Registry(RegistryError::Denied { .. })), "{error}");
         let text = error.to_string();

@@ -126,16 +126,16 @@ fn bound_to(at: &HostPort) -> String {
     at.ip().map(|ip| format!("-d {ip}/32 ")).unwrap_or_default()
 }
 
-/// Equal shares: the first rule takes 1/k of the connections, the next 1/(k-1) of the rest, the last all
-/// that is left.
+/// In turn: the first rule takes every k-th connection, the next every (k-1)-th of the rest, the last all that is left.
+/// So a client that tries once more comes to another task, which chance would not give.
 fn balance(backends: &BTreeSet<SocketAddrV4>) -> Vec<String> {
     let count = backends.len();
     let rule = |(place, backend): (usize, &SocketAddrV4)| {
-        let chance = match count - place {
+        let turn = match count - place {
             1 => String::new(),
-            left => format!(" -m statistic --mode random --probability {:.10}", 1.0 / left as f64),
+            left => format!(" -m statistic --mode nth --every {left} --packet 0"),
         };
-        format!("-p tcp{chance} -j DNAT --to-destination {backend}")
+        format!("-p tcp{turn} -j DNAT --to-destination {backend}")
     };
     backends.iter().enumerate().map(rule).collect()
 }

@@ -116,6 +116,8 @@ pub struct Swept {
     pub cgroups: Vec<String>,
     /// File systems that no container owned.
     pub snapshots: Vec<String>,
+    /// Folders that processes were made in and that containerd forgot.
+    pub folders: Vec<String>,
     /// Why something that should have gone is still there; the next sweep tries again.
     pub failed: Vec<String>,
 }

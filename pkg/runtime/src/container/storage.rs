@@ -56,6 +56,12 @@ pub enum MountSource {
         /// Which mounts made later are seen on the other side.
         propagation: Propagation,
     },
+    /// A file of the host that is only read: nothing on it can be executed, is set-user-id or a device. Must be mounted
+    /// read-only.
+    File {
+        /// Absolute path on the host. Must exist when the process is created.
+        path: PathBuf,
+    },
     /// Memory of the container's own, gone with its process. By default nothing on it can be executed, is
     /// set-user-id or a device.
     Tmpfs {
@@ -129,6 +135,9 @@ pub(super) fn check_mounts(spec: &ContainerSpec) -> Result<(), Error> {
         if taken || (spec.init.is_some() && target == Path::new(INIT)) {
             return Err(wrong("target", format!("{target:?} has something mounted already")));
         }
+        if matches!(mount.source, MountSource::File { .. }) && !mount.read_only {
+            return Err(wrong("read_only", "a file is only read; set it".to_owned()));
+        }
         check_source(&mount.source, wrong)?;
     }
     Ok(())
@@ -136,10 +145,10 @@ pub(super) fn check_mounts(spec: &ContainerSpec) -> Result<(), Error> {
 
 fn check_source(source: &MountSource, wrong: impl Fn(&str, String) -> Error) -> Result<(), Error> {
     match source {
-        MountSource::Bind { path, .. } if !is_plain(path) => {
+        MountSource::Bind { path, .. } | MountSource::File { path } if !is_plain(path) => {
             Err(wrong("source", format!("{path:?} is not an absolute path without '..'")))
         }
-        MountSource::Bind { .. } => Ok(()),
+        MountSource::Bind { .. } | MountSource::File { .. } => Ok(()),
         MountSource::Tmpfs { size: Some(size), .. } if *size < MIN_TMPFS => {
             Err(wrong("size", format!("{} bytes are less than a page of {}", size.0, MIN_TMPFS.0)))
         }

@@ -124,6 +124,14 @@ fn bad_mounts_are_refused_by_field() {
         source: MountSource::Tmpfs { size, mode, options: words(options) },
         read_only: false,
     };
+    let file = |path: &str, read_only| Mount {
+        target: "/f".into(),
+        source: MountSource::File { path: path.into() },
+        read_only,
+    };
+    accepted(|s| s.mounts = vec![file("/secrets/db", true)]);
+    refused("mounts[0].read_only", |s| s.mounts = vec![file("/secrets/db", false)]);
+    refused("mounts[0].source", |s| s.mounts = vec![file("../db", true)]);
     accepted(|s| {
         s.mounts = vec![bind("/a", "/x"), tmpfs(Some(Bytes(4096)), Some(0o1777), &["exec", "uid=5"])];
     });

@@ -10,7 +10,7 @@ use containerd_client::services::v1::{
 use containerd_client::services::v1::{DeleteTaskRequest, GetContainerRequest};
 use containerd_client::types::Mount;
 use tonic::Status;
-use warren_image::{Fault, ImageInfo, within};
+use warren_image::{Fault, ImageInfo, Reference, within};
 
 use super::record::Keeper;
 use super::{CREATE, RECORD, Shared, TURN, bundle, record};
@@ -18,12 +18,12 @@ use crate::container::{ContainerId, ContainerSpec, Process};
 use crate::error::Error;
 use crate::spec::user::{User, Wanted};
 use crate::spec::{DeviceNode, Meant, command, document};
-use crate::{Result, host, rootfs};
+use crate::{Result, host};
 
 impl Shared {
     pub(super) async fn ensure_created(&self, spec: &ContainerSpec) -> Result<()> {
         spec.check()?;
-        let image = self.image(spec).await?;
+        let image = self.image(&spec.image).await?;
         let devices = look(spec).await?;
         let asked = Wanted::of(spec, &image.config);
         // A user given by name is known only once the file system is there, which must come after the
@@ -68,9 +68,9 @@ impl Shared {
         self.create_process(spec, &image, mounts).await
     }
 
-    async fn image(&self, spec: &ContainerSpec) -> Result<Arc<ImageInfo>> {
-        let reference = spec.image.to_string();
-        let found = self.images.get(&spec.image).await.map_err(|error| Error::of_image(&reference, error))?;
+    pub(super) async fn image(&self, image: &Reference) -> Result<Arc<ImageInfo>> {
+        let reference = image.to_string();
+        let found = self.images.get(image).await.map_err(|error| Error::of_image(&reference, error))?;
         found.ok_or(Error::ImageMissing { reference })
     }
 
@@ -259,17 +259,8 @@ async fn look(spec: &ContainerSpec) -> Result<Vec<DeviceNode>> {
 }
 
 /// Looks the wanted user up in the image's own files.
-async fn resolve(wanted: Wanted, mounts: Vec<Mount>) -> Result<User> {
-    let work = move || {
-        let read = |path| {
-            let unreadable = |error| {
-                let (field, user) = wanted.said();
-                Error::invalid(field, format!("the user {user:?} is unknown: {error}"))
-            };
-            Ok::<_, Error>(rootfs::read(&mounts, Path::new(path)).map_err(unreadable)?.unwrap_or_default())
-        };
-        wanted.resolve(&read("etc/passwd")?, &read("etc/group")?)
-    };
+pub(super) async fn resolve(wanted: Wanted, mounts: Vec<Mount>) -> Result<User> {
+    let work = move || wanted.resolve_in(&mounts);
     tokio::task::spawn_blocking(work).await.expect("reading two files does not panic")
 }
 

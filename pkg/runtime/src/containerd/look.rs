@@ -8,12 +8,14 @@ use containerd_client::services::v1::snapshots as snap;
 use containerd_client::services::v1::{Container, GetRequest, ListContainersRequest};
 use containerd_client::types::v1::{Process as Shown, Status as Stage};
 use futures::{StreamExt, stream};
+use oci_spec::runtime as oci;
 use warren_image::{Fault, within};
 
 use super::{ASK, LIST, RECORD, Shared, record};
 use crate::Result;
 use crate::container::{ContainerId, Exit, Found, Process};
 use crate::error::Error;
+use crate::setup::ProcessSetup;
 
 /// Processes asked about at once.
 const PARALLEL: usize = 16;
@@ -42,6 +44,16 @@ impl Shared {
         let key = record.snapshot_key.clone();
         let (process, snapshot) = tokio::try_join!(self.process(id), self.has_snapshot(&key))?;
         Ok(record::read(record, process, snapshot))
+    }
+
+    pub(super) async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {
+        let missing = || Error::NotFound { id: id.to_string(), what: "record" };
+        let record = self.get_record(id).await?.ok_or_else(missing)?;
+        let document = record.spec.map(|spec| spec.value).unwrap_or_default();
+        let failed = |reason: String| Error::Failed { action: format!("read how {id} runs"), reason };
+        let document: oci::Spec =
+            serde_json::from_slice(&document).map_err(|error| failed(error.to_string()))?;
+        ProcessSetup::of(&document).map_err(failed)
     }
 
     pub(super) async fn records(&self) -> Result<Vec<Container>> {

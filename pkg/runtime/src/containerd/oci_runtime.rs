@@ -2,9 +2,13 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
 
 use prost::Message;
 use prost_types::Any;
+use tokio::process::Command;
+use tokio::time::timeout;
 
 use crate::error::Error;
 use crate::programs;
@@ -12,6 +16,11 @@ use crate::programs;
 /// How containerd calls the message by which its supervisor of runc is set up, which serves every program with
 /// runc's command line.
 const OPTIONS: &str = "containerd.runc.v1.Options";
+
+/// For its version, which it only has to print.
+const VERSION_DEADLINE: Duration = Duration::from_secs(10);
+/// How much of an answer that was not expected is repeated, in characters.
+const MAX_SAID: usize = 80;
 
 /// A program with the command line of runc. A container keeps the one that it was made with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,6 +67,38 @@ impl OciRuntime {
             .filter(|path| path.to_str().is_some())
             .ok_or_else(|| Error::NoOciRuntime { program: name.to_owned() })
     }
+
+    /// Asks the program for its version, so that a wrong one is known before the first container. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::NoOciRuntime`] when it is not there; [`Error::NotOciRuntime`] when it answers in another way.
+    pub async fn check(&self) -> Result<(), Error> {
+        let program = self.find()?;
+        let mut command = Command::new(&program);
+        command.arg("--version").stdin(Stdio::null()).kill_on_drop(true);
+        let said = match timeout(VERSION_DEADLINE, command.output()).await {
+            Err(_) => format!("it did not answer within {VERSION_DEADLINE:?}"),
+            Ok(Err(error)) => format!("it cannot be run ({error})"),
+            Ok(Ok(output)) if !output.status.success() => format!("it ended with {}", output.status),
+            Ok(Ok(output)) => {
+                let text = String::from_utf8_lossy(&output.stdout);
+                if is_version(&text) {
+                    return Ok(());
+                }
+                let first: String = text.lines().next().unwrap_or_default().chars().take(MAX_SAID).collect();
+                format!("it said {first:?}")
+            }
+        };
+        Err(Error::NotOciRuntime { program, said })
+    }
+}
+
+/// Whether a runtime says its version like this: `NAME version X`, and a line with the version of the specification
+/// (runc, crun) or the commit that it was built from (youki, which says no specification).
+fn is_version(text: &str) -> bool {
+    let mut lines = text.lines();
+    let named = lines.next().is_some_and(|first| first.split_whitespace().nth(1) == Some("version"));
+    named && lines.any(|line| line.starts_with("spec:") || line.starts_with("commit:"))
 }
 
 impl fmt::Display for OciRuntime {
@@ -109,6 +150,33 @@ mod tests {
                 "{error}"
             );
             assert!(!error.is_transient());
+        }
+    }
+
+    #[test]
+    fn runtimes_are_known_by_what_they_say_of_their_version() {
+        for text in [
+            "runc version 1.1.5+ds1\ncommit: 1.1.5+ds1-1+deb12u1\nspec: 1.0.2-dev\ngo: go1.19.8\n",
+            "runc version 1.2.0\nspec: 1.2.0\n",
+            "crun version 1.8.1\ncommit: f8a096be\nrundir: /run/user/0/crun\nspec: 1.0.0\n+SYSTEMD +SECCOMP\n",
+            "youki version 0.3.3\ncommit: 0.3.3-0-4f3c8307\n",
+        ] {
+            assert!(is_version(text), "{text}");
+        }
+        for text in ["", "true (GNU coreutils) 9.1\n", "git version 2.39.5\n", "commit: 1\nspec: 1\n"] {
+            assert!(!is_version(text), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_no_runtime_is_refused_with_what_it_said() {
+        OciRuntime::Runc.check().await.unwrap();
+        for (path, said) in
+            [("/bin/true", "true (GNU"), ("/bin/false", "it ended with"), ("/no/such", "not a program")]
+        {
+            let error = OciRuntime::Path(path.into()).check().await.unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(path) && text.contains(said) && !error.is_transient(), "{text}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Starting, signalling and deleting processes.
 
 use containerd_client::services::v1::{DeleteTaskRequest, KillRequest, StartRequest};
+use tonic::Status;
 use warren_image::{Fault, within};
 
 use super::look::time;
@@ -21,8 +22,8 @@ impl Shared {
             let request = connection.request(message);
             within(START, connection.tasks().start(request)).await
         };
-        let started = tokio::spawn(call).await.expect("the call neither panics nor is cancelled");
-        match started {
+        let ended = tokio::spawn(call).await;
+        match ended.unwrap_or_else(|error| Err(Status::internal(error.to_string()))) {
             Ok(reply) => {
                 self.watch.ensure(id, reply.pid);
                 Ok(reply.pid)

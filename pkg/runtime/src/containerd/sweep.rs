@@ -9,14 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::shim::{self, Shim};
 use super::turns::Alone;
-use super::{RECORD, Shared, record, watch};
+use super::{RECORD, Shared, folders, record, watch};
 use crate::Result;
 use crate::container::{ContainerId, Swept};
 use crate::error::Error;
@@ -38,6 +38,8 @@ struct Strays {
     /// File systems, with whose they were.
     snapshots: BTreeMap<String, ContainerId>,
     cgroups: BTreeSet<ContainerId>,
+    /// Folders that a process was made in, with whose they were.
+    folders: BTreeMap<PathBuf, ContainerId>,
 }
 
 impl Strays {
@@ -46,7 +48,10 @@ impl Strays {
     }
 
     fn have_only_shims(&self) -> bool {
-        self.tasks.is_empty() && self.snapshots.is_empty() && self.cgroups.is_empty()
+        self.tasks.is_empty()
+            && self.snapshots.is_empty()
+            && self.cgroups.is_empty()
+            && self.folders.is_empty()
     }
 
     /// Those that were seen before, too.
@@ -55,6 +60,7 @@ impl Strays {
         self.shims.retain(|shim| before.shims.iter().any(|other| other.is(shim)));
         self.snapshots.retain(|name, owner| before.snapshots.get(name) == Some(owner));
         self.cgroups.retain(|id| before.cgroups.contains(id));
+        self.folders.retain(|path, owner| before.folders.get(path) == Some(owner));
         self
     }
 
@@ -83,6 +89,7 @@ impl Shared {
     async fn look(&self) -> Result<Strays> {
         let cgroups = self.cgroups.children(Path::new(&self.settings.cgroup_parent));
         let shims = shim::all(self.connection.socket(), self.connection.namespace());
+        let folders = self.folders().await?;
         let snapshots = self.list_snapshots().await?;
         let (mut owners, mut tasks) = (BTreeSet::new(), BTreeSet::new());
         for record in self.records().await? {
@@ -109,6 +116,7 @@ impl Shared {
             shims,
             snapshots: snapshots.collect(),
             cgroups: cgroups.filter(is_stray).collect(),
+            folders: folders.into_iter().filter(|(_, owner)| is_stray(owner)).collect(),
         })
     }
 
@@ -148,12 +156,19 @@ impl Shared {
                 self.unowned(&id).await.map(|alone| alone.is_some() && self.cgroups.remove_empty(&path));
             note(&mut swept.cgroups, &mut swept.failed, path.display().to_string(), ended);
         }
+        if !swept.shims.is_empty() {
+            folders::cleared(strays.folders.keys()).await;
+        }
+        for (path, owner) in strays.folders {
+            let ended = self.end_folder(&path, &owner).await;
+            note(&mut swept.folders, &mut swept.failed, path.display().to_string(), ended);
+        }
         swept
     }
 
     /// Keeps work on a container from beginning; `None` when some is under way, or was done since the last
     /// look and the container has a record now.
-    async fn unowned(&self, id: &ContainerId) -> Result<Option<Alone>> {
+    pub(super) async fn unowned(&self, id: &ContainerId) -> Result<Option<Alone>> {
         let Some(alone) = self.turns.alone(id) else { return Ok(None) };
         let record = self.get_record(id).await?;
         let has_owner = record.is_some_and(|record| !record.labels.contains_key(record::STAND_IN));
@@ -257,12 +272,14 @@ mod tests {
             shims: vec![shim("a", &stays), shim("b", other)],
             snapshots: [("a".to_owned(), id("a")), ("b".to_owned(), id(owner))].into(),
             cgroups: tasks.map(id).into(),
+            folders: [("/a".into(), id("a")), ("/b".into(), id(owner))].into(),
         };
         let strays = seen(["a", "new"], &after, "c").seen_in(&seen(["a", "old"], &before, "b"));
         assert_eq!(strays.tasks, [id("a")].into());
         assert_eq!(strays.shims.iter().map(|shim| shim.pid).collect::<Vec<_>>(), [stays.id()]);
         assert_eq!(strays.snapshots, [("a".to_owned(), id("a"))].into());
         assert_eq!(strays.cgroups, [id("a")].into());
+        assert_eq!(strays.folders, [("/a".into(), id("a"))].into());
         assert!(strays.seen_in(&Strays::default()).is_empty());
         [stays, before, after].into_iter().for_each(end);
     }

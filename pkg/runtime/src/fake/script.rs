@@ -34,6 +34,8 @@ pub enum Operation {
     DeleteProcess,
     Remove,
     SetLedger,
+    ImageFiles,
+    RunsAs,
     SweepStrays,
 }
 

@@ -120,6 +120,11 @@ impl Set {
     }
 }
 
+/// The numbers of a list of capabilities, a bit each.
+pub(crate) fn bits(list: &oci::Capabilities) -> u64 {
+    list.iter().map(|cap| bit(*cap)).fold(0, |all, bit| all | bit)
+}
+
 fn bit(cap: Cap) -> u64 {
     let number = BY_NUMBER.iter().position(|each| *each == cap);
     1 << number.expect("every capability has a number")

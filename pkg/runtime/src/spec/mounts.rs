@@ -18,7 +18,8 @@ pub(super) fn mounts(spec: &ContainerSpec, host: Host) -> Vec<oci::Mount> {
     let mut wanted: Vec<&Mount> = spec.mounts.iter().collect();
     wanted.sort_by_key(|mount| mount.target.components().count());
     mounts.extend(wanted.into_iter().map(|wanted| self::wanted(wanted, host)));
-    mounts.extend(spec.files.iter().filter(|file| !asked(&file.target)).map(file));
+    let nodes = spec.files.iter().filter(|file| !asked(&file.target));
+    mounts.extend(nodes.map(|HostFile { source, target }| file(source, target)));
     if let Some(init) = &spec.init {
         let options = ["bind", "ro", "rprivate", "nosuid", "nodev"].map(str::to_owned);
         mounts.push(mount(Path::new(INIT), "bind", init, options));
@@ -31,7 +32,7 @@ pub(super) fn root_propagation(spec: &ContainerSpec) -> Option<String> {
     let asks = |wanted: Propagation| {
         let mut binds = spec.mounts.iter().filter_map(|mount| match &mount.source {
             MountSource::Bind { propagation, .. } => Some(*propagation),
-            MountSource::Tmpfs { .. } => None,
+            MountSource::File { .. } | MountSource::Tmpfs { .. } => None,
         });
         binds.any(|propagation| propagation == wanted)
     };
@@ -78,6 +79,7 @@ fn wanted(wanted: &Mount, host: Host) -> oci::Mount {
             }
             mount(&wanted.target, "bind", path, options)
         }
+        MountSource::File { path } => file(path, &wanted.target),
         MountSource::Tmpfs { size, mode, options: asked } => {
             let mut options = own(&["nosuid", "nodev", "noexec"]);
             options.push(format!("mode={:o}", mode.unwrap_or(0o1777)));
@@ -92,9 +94,9 @@ fn wanted(wanted: &Mount, host: Host) -> oci::Mount {
     }
 }
 
-fn file(file: &HostFile) -> oci::Mount {
+fn file(source: &Path, target: &Path) -> oci::Mount {
     let options = ["rbind", "ro", "rprivate", "nosuid", "nodev", "noexec"].map(str::to_owned);
-    mount(&file.target, "bind", &file.source, options)
+    mount(target, "bind", source, options)
 }
 
 fn mount(target: &Path, kind: &str, source: &Path, options: impl IntoIterator<Item = String>) -> oci::Mount {

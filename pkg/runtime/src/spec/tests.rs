@@ -141,6 +141,11 @@ fn mounts_lie_in_the_order_in_which_they_hide_each_other() {
             Mount { target: "/data".into(), source: tmpfs, read_only: true },
             bind("/dev/shm", false, false, Propagation::Private),
             bind("/etc/hosts", false, true, Propagation::Shared),
+            Mount {
+                target: "/run/secrets/db".into(),
+                source: MountSource::File { path: "/s".into() },
+                read_only: true,
+            },
         ],
         files: vec![file("/etc/hosts"), file("/etc/resolv.conf")],
         ..spec()
@@ -148,14 +153,17 @@ fn mounts_lie_in_the_order_in_which_they_hide_each_other() {
     let mounts = mounts_of(&spec, HOST);
     let targets: Vec<&str> = mounts.iter().map(|(target, _)| target.as_str()).collect();
     let kernels = ["/proc", "/dev", "/dev/pts", "/sys", "/sys/fs/cgroup", "/dev/mqueue"];
-    let asked = ["/data", "/data/deep", "/dev/shm", "/etc/hosts", "/etc/resolv.conf", "/dev/init"];
+    let asked =
+        ["/data", "/data/deep", "/dev/shm", "/etc/hosts", "/run/secrets/db", "/etc/resolv.conf", "/dev/init"];
     assert_eq!(targets, [&kernels[..], &asked[..]].concat());
     let options = |target: &str| mounts.iter().find(|(t, _)| t == target).unwrap().1.join(",");
     assert_eq!(options("/data"), "nosuid,nodev,noexec,mode=700,size=8192,exec,uid=5,ro");
     assert_eq!(options("/data/deep"), "rbind,rslave,ro,rro");
     assert_eq!(options("/dev/shm"), "bind,rprivate,rw");
     assert_eq!(options("/etc/hosts"), "rbind,rshared,rw");
-    assert_eq!(options("/etc/resolv.conf"), "rbind,ro,rprivate,nosuid,nodev,noexec");
+    for file in ["/etc/resolv.conf", "/run/secrets/db"] {
+        assert_eq!(options(file), "rbind,ro,rprivate,nosuid,nodev,noexec");
+    }
     let old = mounts_of(&spec, Host { recursive_read_only: false, ..HOST });
     assert_eq!(old[7].1.join(","), "rbind,rslave,ro", "an old kernel cannot do better");
 }

@@ -3,10 +3,14 @@
 //!
 //! Source: the rules of Docker: a name or number, optionally `:` and a group; a number need not be listed.
 
+use std::path::Path;
+
+use containerd_client::types::Mount;
 use warren_image::RunConfig;
 
 use crate::container::ContainerSpec;
 use crate::error::Error;
+use crate::rootfs;
 
 /// Linux reserves the upper half and -1.
 const MAX_ID: u32 = i32::MAX as u32;
@@ -32,11 +36,13 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// The spec's words over the image's.
     pub fn of(spec: &ContainerSpec, image: &RunConfig) -> Self {
-        let (user, field) = match &spec.user {
-            Some(user) => (user.clone(), "user"),
-            None => (image.user.clone(), "image"),
-        };
-        Self { user, field, groups: spec.groups.clone() }
+        Self::new(spec.user.as_deref(), spec.groups.clone(), image)
+    }
+
+    /// As [`Wanted::of`], before there is a spec.
+    pub fn new(user: Option<&str>, groups: Vec<String>, image: &RunConfig) -> Self {
+        let (user, field) = user.map_or((image.user.as_str(), "image"), |user| (user, "user"));
+        Self { user: user.to_owned(), field, groups }
     }
 
     /// Whom it means when no file is needed to say so: root, or two numbers, and no group by name.
@@ -68,6 +74,18 @@ impl Wanted {
             user.groups.push(gid);
         }
         Ok(user)
+    }
+
+    /// As [`Wanted::resolve`], with the files of the image that a snapshot lies on.
+    pub fn resolve_in(&self, mounts: &[Mount]) -> Result<User, Error> {
+        let read = |path| {
+            let unreadable = |error| {
+                let (field, user) = self.said();
+                Error::invalid(field, format!("the user {user:?} is unknown: {error}"))
+            };
+            Ok::<_, Error>(rootfs::read(mounts, Path::new(path)).map_err(unreadable)?.unwrap_or_default())
+        };
+        self.resolve(&read("etc/passwd")?, &read("etc/group")?)
     }
 
     fn resolve_user(&self, passwd: &str, group: &str) -> Result<User, Error> {

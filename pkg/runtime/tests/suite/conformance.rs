@@ -1,10 +1,14 @@
 //! One suite for every implementation of the door.
 
+use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use warren_runtime::fake::{Failure, Fake, Fault, Operation, Script};
-use warren_runtime::{ContainerSpec, Error, Owner, Process, Reference, Runtime, RuntimeEvent, Signal};
+use warren_runtime::{
+    ContainerSpec, Error, Owner, Process, Reference, RunsAs, Runtime, RuntimeEvent, Signal,
+};
 use warren_types::MilliCpu;
 
 use crate::world::{self, IMAGE, World, event, eventually, exited, id, process, spec, stopped};
@@ -91,6 +95,7 @@ async fn suite(subject: &dyn Subject) {
     states_that_do_not_fit_are_conflicts(subject).await;
     a_stubborn_program_is_killed(subject).await;
     what_was_given_comes_back(subject).await;
+    an_image_can_be_looked_into(subject).await;
     assert_eq!(subject.runtime().list().await.unwrap(), []);
     assert!(subject.runtime().sweep_strays().await.unwrap().is_empty());
     for _twice in 0..2 {
@@ -259,6 +264,37 @@ async fn what_was_given_comes_back(subject: &dyn Subject) {
     runtime.remove(&spec.id).await.unwrap();
 }
 
+async fn an_image_can_be_looked_into(subject: &dyn Subject) {
+    let (runtime, image) = (subject.runtime(), Reference::parse(IMAGE).unwrap());
+    for _twice in 0..2 {
+        let files = runtime.image_files(&image).await.unwrap();
+        let etc = files.directory(Path::new("/etc")).unwrap().unwrap();
+        let seen = format!("/proc/self/fd/{}", etc.as_raw_fd());
+        let passwd = std::fs::read_to_string(format!("{seen}/passwd")).unwrap();
+        assert!(passwd.contains("web:x:33:44"), "{passwd}");
+        assert!(files.directory(Path::new("/etc/passwd")).unwrap().is_none());
+        assert!(files.directory(Path::new("/etc/none")).unwrap().is_none());
+    }
+    for (user, uid, gid) in [
+        (None, 0, 0),
+        (Some("web"), 33, 44),
+        (Some("33"), 33, 44),
+        (Some("7:9"), 7, 9),
+        (Some("7:web"), 7, 44),
+    ] {
+        assert_eq!(runtime.runs_as(&image, user).await.unwrap(), RunsAs { uid, gid }, "{user:?}");
+    }
+    let error = runtime.runs_as(&image, Some("nobody")).await.unwrap_err();
+    assert!(matches!(&error, Error::InvalidSpec { field, .. } if field == "user"), "{error}");
+    let absent = Reference::parse("nothere:1").unwrap();
+    for error in [
+        runtime.runs_as(&absent, None).await.unwrap_err(),
+        runtime.image_files(&absent).await.map(drop).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::ImageMissing { .. }), "{error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn containerd_conforms() {
     let world = World::start().await;
@@ -270,8 +306,11 @@ async fn containerd_conforms() {
 
 #[tokio::test]
 async fn the_fake_conforms() {
-    let fake = Fake::new();
-    fake.add_image(&Reference::parse(IMAGE).unwrap());
+    let (fake, dir) = (Fake::new(), tempfile::tempdir().unwrap());
+    std::fs::create_dir(dir.path().join("etc")).unwrap();
+    std::fs::write(dir.path().join("etc/passwd"), world::PASSWD).unwrap();
+    std::fs::write(dir.path().join("etc/group"), world::GROUP).unwrap();
+    fake.add_image_files(&Reference::parse(IMAGE).unwrap(), dir.path());
     suite(&fake).await;
 }
 

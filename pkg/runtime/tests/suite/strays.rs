@@ -60,12 +60,12 @@ fn make_cgroup(world: &World, name: &str) -> PathBuf {
     cgroup
 }
 
-fn connection(world: &World) -> Connection {
+pub fn connection(world: &World) -> Connection {
     let settings = world.containerd.settings();
     Connection::new(&settings.socket, &settings.namespace).unwrap()
 }
 
-fn record(name: &str) -> Container {
+pub fn record(name: &str) -> Container {
     Container {
         id: name.to_owned(),
         runtime: Some(container::Runtime { name: "io.containerd.runc.v2".into(), options: None }),
@@ -74,12 +74,12 @@ fn record(name: &str) -> Container {
     }
 }
 
-async fn make(connection: &Connection, record: Container) {
+pub async fn make(connection: &Connection, record: Container) {
     let request = connection.request(CreateContainerRequest { container: Some(record) });
     within(RECORD, connection.containers().create(request)).await.unwrap();
 }
 
-async fn delete_record(connection: &Connection, name: &str) {
+pub async fn delete_record(connection: &Connection, name: &str) {
     let request = connection.request(DeleteContainerRequest { id: name.to_owned() });
     within(RECORD, connection.containers().delete(request)).await.unwrap();
 }

@@ -16,6 +16,8 @@ use warren_testkit::scratch::install;
 use warren_types::Bytes;
 
 pub const IMAGE: &str = "docker.io/library/tiny:1";
+pub const PASSWD: &str = "root:x:0:0::/:/bin/sh\nweb:x:33:44::/:/bin/sh\n";
+pub const GROUP: &str = "root:x:0:\nweb:x:44:\nlogs:x:55:web\n";
 const PATIENCE: Duration = Duration::from_secs(20);
 const APPLETS: [&str; 20] = [
     "sh", "sleep", "cat", "id", "env", "hostname", "tail", "unshare", "echo", "pwd", "grep", "ls", "mount",
@@ -124,8 +126,8 @@ pub fn tiny(name: &str) -> Builder {
         image = image.link(&format!("bin/{applet}"), "busybox");
     }
     image
-        .file("etc/passwd", 0o644, "root:x:0:0::/:/bin/sh\nweb:x:33:44::/:/bin/sh\n")
-        .file("etc/group", 0o644, "root:x:0:\nweb:x:44:\nlogs:x:55:web\n")
+        .file("etc/passwd", 0o644, PASSWD)
+        .file("etc/group", 0o644, GROUP)
         .file("etc/data", 0o644, "no program")
         .config("Cmd", vec!["sleep", "100000"])
         .config("Env", vec!["FROM_IMAGE=yes"])

@@ -20,9 +20,10 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::SealError;
-use super::cipher::{Cipher, KEY, NONCE, TAG};
-use super::member::{Fingerprint, MemberKey};
+use super::member::MemberKey;
+use crate::cipher::{Cipher, KEY, NONCE, TAG};
 use crate::files::{FileError, read_private_bytes, write_private};
+use crate::key_file::{Fingerprint, KeyFileError};
 
 /// The format version of the file that this program writes, and the latest it reads.
 const FORMAT: u32 = 1;
@@ -118,6 +119,16 @@ pub enum KeyringError {
         /// Which key.
         key: KeyId,
     },
+}
+
+impl From<KeyFileError> for KeyringError {
+    fn from(error: KeyFileError) -> Self {
+        match error {
+            KeyFileError::File(error) => Self::File(error),
+            KeyFileError::Damaged { path, what } => Self::Damaged { path, what },
+            KeyFileError::Newer { path, found, supported } => Self::Newer { path, found, supported },
+        }
+    }
 }
 
 /// Seals under a data key that is new in this process, and opens what earlier ones sealed. `Debug` shows no key.

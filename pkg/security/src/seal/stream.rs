@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::cipher::TAG;
 use super::{HEADER, Header, Keyring, STREAM, SealError};
+use crate::cipher::TAG;
 
 /// Bytes of plain text in each chunk but the last.
 const CHUNK: usize = 64 << 10;

@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Violations};
+use crate::template::is_template;
+use crate::{Bytes, Violations, VolumeName};
 
 /// How many mounts a task may have.
 pub const MAX_MOUNTS: usize = 64;
@@ -37,6 +38,19 @@ pub enum MountSource {
         propagation: Propagation,
         /// Mounts below it are seen as well.
         recursive: bool,
+    },
+    /// A volume, made where its first task comes to a node. It gets what the image has at the target while it is
+    /// empty.
+    #[serde(rename_all = "camelCase")]
+    Volume {
+        /// Name of the volume: a [`Template`](crate::Template).
+        name: String,
+        /// Only this directory of it, made if missing: relative, a template too. It gets nothing of the image.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        subpath: Option<String>,
+        /// It stays empty.
+        #[serde(default)]
+        no_copy: bool,
     },
     /// Memory of the container's own, gone with it.
     #[serde(rename_all = "camelCase")]
@@ -92,6 +106,15 @@ pub(super) fn is_plain_absolute(path: &str) -> bool {
     parts.next() == Some("") && parts.all(|part| part != "." && part != "..") && !path.contains('\0')
 }
 
+/// What a volume's name is, for people.
+const VOLUME_NAME: &str =
+    "a volume name: 1 to 64 letters, digits, '.', '_' and '-', ending with a letter or digit";
+
+/// A relative path without `.`, `..` and empty parts.
+pub fn is_plain_relative(path: &str) -> bool {
+    path.len() <= 1024 && !path.contains('\0') && path.split('/').all(|part| !["", ".", ".."].contains(&part))
+}
+
 impl Mount {
     /// Everything wrong with the mount; paths are relative to it.
     pub fn validate(&self) -> Violations {
@@ -113,6 +136,19 @@ impl Mount {
             }
             MountSource::Tmpfs { mode: Some(mode), .. } if *mode > 0o7777 => {
                 wrong.add("source.tmpfs.mode", format!("{mode:o} has more than the permission bits 7777"));
+            }
+            MountSource::Volume { name, subpath, .. } => {
+                if !is_template(name) && name.parse::<VolumeName>().is_err() {
+                    let message = format!("{name:?} is not {VOLUME_NAME}");
+                    wrong.add("source.volume.name", message);
+                }
+                if let Some(path) =
+                    subpath.as_ref().filter(|path| !is_template(path) && !is_plain_relative(path))
+                {
+                    let message =
+                        format!("{path:?} is not a relative path without '.', '..' and empty parts");
+                    wrong.add("source.volume.subpath", message);
+                }
             }
             MountSource::Bind { .. } | MountSource::Tmpfs { .. } => {}
         }

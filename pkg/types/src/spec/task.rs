@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::RestartPolicy;
+use super::content::{ContentMount, MAX_CONTENTS};
+use super::health::HealthCheck;
 use super::security::{Capability, Device, Seccomp, Ulimit};
 use super::storage::{MAX_MOUNTS, Mount, is_plain_absolute};
 use crate::{Bytes, ImageReference, MilliCpu, Resources, Signal, Violations};
@@ -113,6 +115,15 @@ pub struct TaskSpec {
     /// What is mounted; each target once.
     #[serde(default)]
     pub mounts: Vec<Mount>,
+    /// Secrets that it sees as files.
+    #[serde(default)]
+    pub secrets: Vec<ContentMount>,
+    /// Configs that it sees as files.
+    #[serde(default)]
+    pub configs: Vec<ContentMount>,
+    /// How it is found to be well; `None`: while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthCheck>,
     /// When the worker starts it again.
     #[serde(default)]
     pub restart: RestartPolicy,
@@ -243,6 +254,9 @@ impl TaskSpec {
             devices: Vec::new(),
             read_only: false,
             mounts: Vec::new(),
+            secrets: Vec::new(),
+            configs: Vec::new(),
+            health: None,
             restart: RestartPolicy::default(),
             logs: LogLimits::default(),
         }
@@ -256,6 +270,9 @@ impl TaskSpec {
         self.validate_resources(&mut wrong);
         self.validate_mounts(&mut wrong);
         wrong.nest("restart", self.restart.validate());
+        if let Some(health) = &self.health {
+            wrong.nest("health", health.validate());
+        }
         if !LOG_SIZES.contains(&self.logs.max_size) {
             let message = format!("{} is not between 64KiB and 1TiB", self.logs.max_size);
             wrong.add("logs.maxSize", message);
@@ -308,7 +325,8 @@ impl TaskSpec {
         for (i, group) in self.groups.iter().enumerate().filter(|(_, group)| !account(group)) {
             wrong.add(format!("groups[{i}]"), format!("{group:?} is not a group's name or number"));
         }
-        if let Some(hostname) = self.hostname.as_ref().filter(|name| !is_host_name(name, 64)) {
+        let fixed = self.hostname.as_ref().filter(|name| !crate::template::is_template(name));
+        if let Some(hostname) = fixed.filter(|name| !is_host_name(name, 64)) {
             let message =
                 format!("{hostname:?} is not a host name of at most 64 letters, digits, '.' and '-'");
             wrong.add("hostname", message);
@@ -381,6 +399,34 @@ impl TaskSpec {
                 wrong.add(format!("mounts[{i}].target"), message);
             }
         }
+        let targets = self.secrets.iter().map(ContentMount::secret_target);
+        let secrets: Vec<String> = targets.collect();
+        let configs: Vec<String> = self.configs.iter().map(ContentMount::config_target).collect();
+        for (path, contents, targets) in
+            [("secrets", &self.secrets, &secrets), ("configs", &self.configs, &configs)]
+        {
+            if contents.len() > MAX_CONTENTS {
+                wrong.add(path, format!("{} are more than {MAX_CONTENTS}", contents.len()));
+            }
+            for (i, (content, target)) in contents.iter().zip(targets).enumerate() {
+                wrong.nest(&format!("{path}[{i}]"), content.validate());
+                if !seen.insert(target) {
+                    let message = format!("{target} is the target of something else as well");
+                    wrong.add(format!("{path}[{i}].target"), message);
+                }
+            }
+        }
+        // A file cannot be a directory as well; for mounts, one below another is how they are used.
+        for (path, targets) in [("secrets", &secrets), ("configs", &configs)] {
+            for (i, file) in targets.iter().enumerate() {
+                let below =
+                    |other: &str| other.strip_prefix(file.as_str()).is_some_and(|rest| rest.starts_with('/'));
+                if let Some(other) = seen.iter().find(|other| below(other)) {
+                    let message = format!("{file} is a file, but {other} is below it");
+                    wrong.add(format!("{path}[{i}].target"), message);
+                }
+            }
+        }
     }
 }
 
@@ -391,7 +437,8 @@ fn bounded(path: &str, count: usize, wrong: &mut Violations) {
     }
 }
 
-fn is_host_name(text: &str, most: usize) -> bool {
+/// A host name of at most `most` characters.
+pub fn is_host_name(text: &str, most: usize) -> bool {
     let label = |label: &str| {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
         (1..=63).contains(&label.len()) && label.bytes().all(plain) && !label.starts_with('-')

@@ -9,6 +9,8 @@ use serde_json::Value;
 use warren_testkit::image::Image;
 use warren_testkit::netns::Lab;
 use warren_testkit::node::{Node, Settings};
+use warren_testkit::tool;
+use warren_testkit::wait::reached;
 use warren_testkit::warren::Warren;
 
 use super::Scale;
@@ -36,7 +38,7 @@ impl World {
             return World { worker: Node::start(lab.host(), settings), _manager: None, _lab: lab };
         }
         let manager = Node::start_manager(lab.host(), Settings::default());
-        let worker = Node::join(lab.host(), settings, &manager, "bench");
+        let worker = Node::join(lab.host(), settings.own_program(), &manager, "bench");
         World { worker, _manager: Some(manager), _lab: lab }
     }
 
@@ -74,6 +76,33 @@ impl World {
         let id = tasks[0]["id"].as_str().context("a task has an id")?.to_owned();
         let pid = *self.pids()?.get(&id).with_context(|| format!("{id} runs"))?;
         Ok((id, pid))
+    }
+
+    /// The only task of `service` that serves, and its process; waits for it.
+    pub fn only_serving(&self, service: &str) -> anyhow::Result<(String, i32)> {
+        Ok(reached(SOON, "the one task that serves", || {
+            let tasks = self.warren().json(&["service", "ps", service]);
+            let all = tasks.as_array().map(Vec::as_slice).unwrap_or_default();
+            let serves = |task: &&Value| task["ready"] == true && task["desired"] == "RUNNING";
+            let serving: Vec<&str> =
+                all.iter().filter(serves).filter_map(|task| task["id"].as_str()).collect();
+            let pids = self.pids().map_err(|error| error.to_string())?;
+            match (serving.as_slice(), pids.len()) {
+                ([id], 1) => Ok(((*id).to_owned(), pids[*id])),
+                _ => Err(tasks.to_string()),
+            }
+        })?)
+    }
+
+    /// The sum of a figure's samples, from the worker's metrics.
+    pub fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        let mut curl = self.worker.host().command("curl");
+        curl.args(["--silent", "--show-error", "--fail", "http://127.0.0.1:9090/metrics"]);
+        let text = tool::stdout(curl, tool::DEADLINE)?;
+        let own = |line: &&str| line.split(['{', ' ']).next() == Some(name);
+        let values: Vec<&str> = text.lines().filter(own).filter_map(|line| line.rsplit(' ').next()).collect();
+        ensure!(!values.is_empty(), "there is no {name}");
+        values.into_iter().try_fold(0.0, |sum, value| Ok(sum + value.parse::<f64>()?))
     }
 
     /// What the cluster says of the task with this id.

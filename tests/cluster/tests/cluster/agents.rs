@@ -43,6 +43,7 @@ impl Machine {
         let manager = world.manager();
         let config = Config {
             data_dir: self.directory.path().to_owned(),
+            run_dir: self.directory.path().join("run"),
             managers: vec![manager.address().to_string()],
             certificate: LiveCertificate::new(&manager.node().unwrap().1),
             roots: manager.roots(),

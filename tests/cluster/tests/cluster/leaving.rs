@@ -47,11 +47,13 @@ async fn a_removed_node_is_told_so_wherever_it_asks() {
     let client = world.admin().await;
     let machine = Machine::new("n2");
     let node = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
-    let worker = Worker::dial_as(&world, &node).await;
+    let mut worker = Worker::dial_as(&world, &node).await;
+    worker.sync().await;
+    let seen = worker.version.expect("an assignment has a version");
     let gone = client.nodes().remove("n2", false).await.unwrap();
     assert_eq!(gone.id, node.identity().id());
     removed(&worker.end().await);
-    let again = Worker::greet(world.channel_as(Some(&node)).await, None).await;
+    let again = Worker::greet(world.channel_as(Some(&node)).await, Some(seen)).await;
     removed(&again.end().await);
     let mut member = MembershipClient::new(world.channel_as(Some(&node)).await);
     let request = v1::RenewRequest { certificate_request: machine.request() };
@@ -60,6 +62,33 @@ async fn a_removed_node_is_told_so_wherever_it_asks() {
     assert!(client.nodes().remove("n2", false).await.unwrap_err().is_not_found());
     machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
     Worker::dial_as(&world, &node).await;
+}
+
+/// A manager that was restored from before the node joined must not have it stop what it runs: only one that has seen
+/// all that the node has may say that it was removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_knows_more_than_the_manager_is_unknown_and_not_removed() {
+    let world = World::new().await;
+    let client = world.admin().await;
+    let machine = Machine::new("n2");
+    let node = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
+    let mut worker = Worker::dial_as(&world, &node).await;
+    worker.sync().await;
+    let seen = worker.version.expect("an assignment has a version");
+    client.nodes().remove("n2", false).await.unwrap();
+    removed(&worker.end().await);
+    let later = v1::AssignmentVersion { index: u64::MAX, ..seen };
+    let other_life = v1::AssignmentVersion { incarnation: seen.incarnation + 1, ..seen };
+    let earlier_life = v1::AssignmentVersion { incarnation: seen.incarnation - 1, ..seen };
+    for has in [None, Some(later), Some(other_life), Some(earlier_life)] {
+        let stranger = Worker::greet(world.channel_as(Some(&node)).await, has).await;
+        let problem = Problem::from(&stranger.end().await);
+        assert_eq!(
+            (problem.code, problem.reason.as_str()),
+            (Code::FailedPrecondition, "NODE_UNKNOWN"),
+            "{has:?}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

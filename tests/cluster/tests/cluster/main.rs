@@ -7,6 +7,7 @@
 
 mod access;
 mod agents;
+mod contents;
 mod engines;
 mod full_disk;
 mod images;
@@ -19,6 +20,8 @@ mod sealed;
 mod services;
 mod sessions;
 mod updates;
+mod vitals;
+mod volumes;
 mod watch;
 mod worker;
 mod world;

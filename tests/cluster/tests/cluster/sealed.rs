@@ -17,7 +17,7 @@ use crate::world::{World, new_id, spec};
 const OFTEN: Tuning =
     Tuning { snapshots: Bounds { bytes: 1 << 20, entries: 60 }, keep_entries: 10, history: 1 << 16 };
 /// Stands in everything that a service here consists of.
-const TELLS: &str = "telltale";
+pub const TELLS: &str = "telltale";
 
 fn telling(number: usize) -> ServiceSpec {
     let mut spec = spec(&format!("{TELLS}-name-{number}"), 2);
@@ -46,7 +46,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// The files below a directory in which something tells. One that is replaced meanwhile is gone with what it held.
-fn telling_files(directory: &Path) -> Vec<PathBuf> {
+pub fn telling_files(directory: &Path) -> Vec<PathBuf> {
     let tells = |path: &PathBuf| {
         let content = match fs::read(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return false,

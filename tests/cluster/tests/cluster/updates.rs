@@ -9,7 +9,7 @@ use warren_types::ServiceSpec;
 use crate::worker::{DIGEST, Worker, report};
 use crate::world::{PATIENCE, World, new_id, spec};
 
-fn problem(error: Error) -> Problem {
+pub fn problem(error: Error) -> Problem {
     match error {
         Error::Refused { problem } => problem,
         other => panic!("not refused: {other}"),

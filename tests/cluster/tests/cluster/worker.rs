@@ -9,10 +9,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use warren_proto::v1;
+use warren_proto::v1::fetch_request::Need;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::worker_frame::Frame as Say;
+use warren_security::delivery::{Delivery, Requester};
 use warren_security::{Credentials, Role};
+use warren_types::NodeId;
 
 use crate::world::{Caller, PATIENCE, World, description};
 
@@ -107,7 +110,7 @@ impl Worker {
         }
     }
 
-    /// Takes over an assignment and acknowledges it; any other frame is given back.
+    /// Takes over an assignment and acknowledges it, or settings; any other frame is given back.
     async fn take(&mut self, frame: Frame) -> Option<Frame> {
         match frame {
             Frame::Assignment(full) => {
@@ -119,6 +122,10 @@ impl Worker {
                 self.version = diff.version;
                 diff.removed.iter().for_each(|id| drop(self.tasks.remove(id)));
                 self.tasks.extend(diff.changed.into_iter().map(|task| (task.id.clone(), task)));
+            }
+            Frame::Settings(settings) => {
+                self.welcome.settings = Some(settings);
+                return None;
             }
             other => return Some(other),
         }
@@ -154,7 +161,7 @@ impl Worker {
             self.say(Say::Sync(v1::Sync { version: self.version })).await;
             let frame = self.hear().await;
             match self.take(frame).await {
-                Some(Frame::Current(v1::SyncCurrent {})) => return,
+                Some(Frame::Current(_)) => return,
                 // A full assignment is an answer as well; then it asks again.
                 None => {}
                 Some(Frame::Open(open)) => self.opens.push_back(open),
@@ -166,7 +173,27 @@ impl Worker {
     pub async fn heartbeat(&self) {
         let usage = v1::NodeUsage { cpu_milli: 7, ..Default::default() };
         let loops = vec![v1::Loop { name: "worker.relist".into(), runs: 3, ..Default::default() }];
-        self.say(Say::Heartbeat(v1::Heartbeat { usage: Some(usage), loops })).await;
+        self.say(Say::Heartbeat(v1::Heartbeat { usage: Some(usage), loops, tasks: Vec::new() })).await;
+    }
+
+    /// The node that it is the agent of.
+    pub fn node(&self) -> NodeId {
+        self.welcome.settings.as_ref().unwrap().node_id.parse().unwrap()
+    }
+
+    /// Name, number and bytes of the contents that it gets for what it needs.
+    pub async fn fetch(&self, need: Need) -> Result<Vec<(String, u64, Vec<u8>)>, Status> {
+        let mut requester = Requester::new(self.node()).unwrap();
+        let key = requester.public_key().to_vec().into();
+        let request = v1::FetchRequest { key, need: Some(need) };
+        let mut answers = self.client.clone().fetch(request).await?.into_inner();
+        let mut fetched = Vec::new();
+        while let Some(v1::SealedDelivery { key, name, id, number, sealed, .. }) = answers.message().await? {
+            let id = id.parse().unwrap();
+            let delivery = Delivery { key: &key, id, number, sealed: &sealed };
+            fetched.push((name, number, requester.open(&delivery).unwrap().to_vec()));
+        }
+        Ok(fetched)
     }
 
     /// Reports, and waits for the confirmation.

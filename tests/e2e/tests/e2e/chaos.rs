@@ -16,7 +16,7 @@ use warren_testkit::soak;
 use warren_testkit::wait::eventually;
 
 use crate::e2e::task::{self, Task};
-use crate::e2e::world::{SOON, World};
+use crate::e2e::world::{BOX, SOON, World};
 use client::Client;
 
 /// Says which moments and changes to try again.
@@ -53,11 +53,18 @@ fn survive(victim: &Victim, kills: usize) {
     println!("{SEED}={seed} repeats the changes and the moments of the kills");
     let mut dice = StdRng::seed_from_u64(seed);
     let mut world = World::new();
+    client::create_secret(&world.warren(), world.node.scratch());
+    // The node's memory for secrets is there from the first one on.
+    let first = format!("service create first --image {BOX} --secret {}", client::SECRET);
+    world.ok(&(first + " --command tail --arg -f --arg /dev/null --stop-grace 0s"));
+    world.ok("service rm first");
     let before = world.inventory_at_rest();
     for (name, replicas) in STEADY {
         let (replicas, port) = (replicas.to_string(), format!("{}:80", 8000 + name.len()));
         let flags: &[&str] = if name == "published" { &["--publish", &port] } else { &[] };
-        let flags = [&["--replicas", &replicas, "--stop-grace", "100ms"][..], flags].concat();
+        let flags =
+            [&["--replicas", &replicas, "--stop-grace", "100ms", "--secret", client::SECRET][..], flags]
+                .concat();
         world.create_script(name, &flags, client::SCRIPT);
     }
     for (name, replicas) in STEADY {

@@ -1,6 +1,8 @@
 //! A node that runs nothing any more ends without a trace on its machine.
 
 use warren_testkit::leftovers;
+use warren_testkit::netns::Netns;
+use warren_testkit::node::Node;
 
 use crate::e2e::task;
 use crate::e2e::traffic::Way;
@@ -19,18 +21,19 @@ fn an_empty_node_leaves_nothing_behind() {
     // Started and stopped again it does not leave anything either.
     for _ in 0..2 {
         assert!(world.node.stop().success(), "{}", world.node.process().log_tail(20));
-        assert_nothing_is_left(&world);
+        assert_nothing_is_left(&world.node, world.neighbour.netns());
         world.node.run_again();
         world.node.wait_ready();
     }
 }
 
+/// Asserts that the machine has nothing of a node that ended. `untouched` is a host beside it, on which never anything
+/// was: it shows what is nobody's.
 #[track_caller]
-fn assert_nothing_is_left(world: &World) {
-    // A host beside it, on which never anything was, shows what is nobody's.
-    let links = |netns: &warren_testkit::netns::Netns| netns.ip(["-brief", "link"]).lines().count();
-    let left = world.node.kernel_inventory();
-    assert_eq!(links(world.node.host().netns()), links(world.neighbour.netns()));
+pub fn assert_nothing_is_left(node: &Node, untouched: &Netns) {
+    let links = |netns: &Netns| netns.ip(["-brief", "link"]).lines().count();
+    let left = node.kernel_inventory();
+    assert_eq!(links(node.host().netns()), links(untouched));
     let kinds = [
         "cgroups",
         "iptables",
@@ -48,8 +51,8 @@ fn assert_nothing_is_left(world: &World) {
     for kind in ["addresses", "routes", "routing rules"] {
         assert_eq!(left.names(kind).find(is_ours), None, "{kind}");
     }
-    assert_eq!(leftovers::processes(world.node.scratch()), [], "containerd ends with the node");
-    assert!(!world.node.run_dir().join("netns").exists());
+    assert_eq!(leftovers::processes(node.scratch()), [], "containerd ends with the node");
+    assert!(!node.run_dir().join("netns").exists());
 }
 
 #[test]
@@ -61,4 +64,33 @@ fn a_node_that_still_runs_something_keeps_it() {
     assert!(world.node.stop().success());
     assert_eq!(task::pids(&world.node), before);
     world.assert_answered_by(Way::Outside, 8088, &["web-1"]);
+}
+
+#[test]
+fn the_secrets_of_a_node_that_ends_are_nowhere() {
+    let mut world = World::new();
+    let secret = world.node.scratch().join("secret");
+    std::fs::write(&secret, "hunter2").unwrap();
+    world.warren().ok(&["secret", "create", "db", secret.to_str().unwrap()]);
+    world.ok(&format!("service create web --image {WEB} --secret db"));
+    let mounts = |node: &Node| {
+        let inventory = node.kernel_inventory();
+        inventory
+            .names("mounts")
+            .filter(|line| line.contains("/secrets"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(mounts(&world.node).len(), 1);
+    // As long as something runs, it stays.
+    assert!(world.node.stop().success());
+    assert_eq!(mounts(&world.node).len(), 1);
+    world.node.run_again();
+    world.node.wait_ready();
+    world.serving("web", 1);
+    assert_eq!(mounts(&world.node).len(), 1);
+    world.ok("service rm web");
+    assert!(world.node.stop().success(), "{}", world.node.process().log_tail(20));
+    assert_nothing_is_left(&world.node, world.neighbour.netns());
+    assert!(!world.node.run_dir().join("secrets").exists());
 }

@@ -13,6 +13,7 @@ use crate::e2e::cluster::Cluster;
 use crate::e2e::task;
 use crate::e2e::world::{BOX, SOON};
 
+const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const CONFLICT: i32 = 4;
 const UNREACHABLE: i32 = 5;
@@ -43,12 +44,13 @@ impl Stranger {
     }
 
     #[track_caller]
-    fn refused(&self, manager: &str, token: &str, flags: &[&str], code: i32, mentions: &str) {
+    fn refused(&self, manager: &str, token: &str, flags: &[&str], code: i32, mentions: &str) -> Ran {
         let ran = self.join(manager, token, flags);
         assert_eq!(ran.code, code, "{ran}");
         assert!(ran.stderr.contains(mentions), "should mention {mentions:?}: {ran}");
         let secret = token.rsplit('-').next().unwrap_or_default();
         assert!(secret.len() < 16 || !ran.stderr.contains(secret), "the secret was said: {ran}");
+        ran
     }
 }
 
@@ -73,6 +75,14 @@ fn a_token_lets_in_whom_it_was_made_for_and_nobody_else() {
     stranger.refused(&api, "nonsense", &[], USAGE, "WRN-1-");
     let foreign = token(&other.warren(), "");
     stranger.refused(&api, &foreign, &[], DENIED, "another cluster");
+    for (flags, code, mentions) in [
+        (&["--runtime", "/bin/true"], FAILED, "/bin/true is no runtime"),
+        (&["--insecure-registry", "a b"], USAGE, "--insecure-registry"),
+        (&["--cpus", "0"], USAGE, "--cpus"),
+        (&["--memory", "1"], USAGE, "--memory"),
+    ] {
+        stranger.refused(&api, &good, flags, code, mentions);
+    }
     let nobody = format!("{}:1", manager.host().address());
     stranger.refused(&nobody, &good, &[], UNREACHABLE, &nobody);
 
@@ -97,9 +107,11 @@ fn a_token_lets_in_whom_it_was_made_for_and_nobody_else() {
     let mut first = Node::join(lab.host(), Settings::default(), &manager, "w1");
     let once = token(&warren, "--uses 1");
     let second = Node::join_with(lab.host(), Settings::default(), &manager, "w2", &once);
-    stranger.refused(&api, &once, &["--node-name", "w3"], DENIED, "used 1 times");
+    let used_up = stranger.refused(&api, &once, &["--node-name", "w3"], DENIED, "used 1 times");
+    assert_eq!(used_up.stderr.matches("token create").count(), 1, "what to do is said once: {used_up}");
     let more = token(&warren, "--uses 1");
-    stranger.refused(&api, &more, &["--node-name", "w1"], CONFLICT, "another node is called w1");
+    let taken = stranger.refused(&api, &more, &["--node-name", "w1"], CONFLICT, "another node is called w1");
+    assert_eq!(taken.stderr.matches("--node-name").count(), 1, "what to do is said once: {taken}");
     drop(second);
 
     // It resumes as the node it was, also if it is told to join once more with a token that is used up.

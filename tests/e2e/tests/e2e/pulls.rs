@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use warren_testkit::image::{Image, Layer};
 use warren_testkit::node::Settings;
-use warren_testkit::registry::Registry;
+use warren_testkit::registry::{PASSWORD, Registry, USER};
 use warren_testkit::wait::eventually;
 
 use crate::e2e::task;
@@ -144,4 +144,49 @@ fn a_private_registry_is_told_from_one_that_is_not_there() {
             tasks.iter().any(|task| task.state == "REJECTED" && task.reason.contains("credentials"));
         if refused { Ok(()) } else { Err(format!("{tasks:#?}")) }
     });
+}
+
+/// Has the cluster know `user` at the registry.
+#[track_caller]
+fn log_in(world: &World, registry: &Registry, user: &str, password: &str) {
+    let warren = world.warren();
+    let mut command =
+        warren.command(&["registry", "login", &registry.host(), "-u", user, "--password-stdin"]);
+    let given = world.node.scratch().join("given");
+    std::fs::write(&given, password).unwrap();
+    let status = command.stdin(std::fs::File::open(&given).unwrap()).status().unwrap();
+    std::fs::remove_file(&given).unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn a_private_registry_gives_images_to_whom_the_cluster_knows_there() {
+    let world = World::with(trusting());
+    let address = SocketAddr::new(world.neighbour.address().into(), PORT);
+    let registry = Registry::start_private_at(address, |program| world.neighbour.command(program));
+    let image = Image::busybox("warren.local/x:1").entrypoint(["sleep", "1000"]);
+    let reference = registry.push("shop/web", "1", &image.oci_archive());
+    let create =
+        |name: &str| world.ok(&format!("service create {name} --detach --image {reference} --stop-grace 0s"));
+    let rejected = |name: &str, words: [&str; 2]| {
+        eventually(SOON, "the refusal", || {
+            let tasks = task::of_service(&world.node, name);
+            let is_it = |task: &task::Task| {
+                task.state == "REJECTED" && words.iter().all(|words| task.reason.contains(words))
+            };
+            if tasks.iter().any(is_it) { Ok(()) } else { Err(format!("{tasks:#?}")) }
+        });
+    };
+    let login = format!("`warren registry login {}`", registry.host());
+    create("unknown");
+    rejected("unknown", ["needs credentials", &login]);
+    log_in(&world, &registry, USER, "wrong");
+    create("wrong");
+    rejected("wrong", ["user \"anna\"", &login]);
+    let said = world.warren().refused(&["image", "pull", &reference], FAILED);
+    assert!(said.contains("user \"anna\"") && !said.contains("wrong password"), "{said}");
+    log_in(&world, &registry, USER, PASSWORD);
+    world.ok(&format!("image pull {reference}"));
+    create("known");
+    world.serving("known", 1);
 }

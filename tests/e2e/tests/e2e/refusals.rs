@@ -92,7 +92,8 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("new --publish 80:80/udp", USAGE, "/udp is not supported by this version"),
     ("new --publish 80:80,mode=ingress", USAGE, "mode=ingress is not supported by this version"),
     ("new --no-such-flag", USAGE, "--no-such-flag"),
-    ("secret ls", USAGE, "is not supported by this version"),
+    ("network ls", USAGE, "is not supported by this version"),
+    ("new --registry-credential x", USAGE, "registry login"),
     // Who is asked.
     ("service ls --manager 127.0.0.1:1", UNREACHABLE, "127.0.0.1:1"),
     ("service ls --context nobody", NOT_FOUND, "nobody"),
@@ -112,7 +113,13 @@ fn bad_input_is_refused_with_its_reason_and_changes_nothing() {
     world.ok(&format!("service create web --image {WEB} --publish 8088:80"));
     write_bad_archives(&world);
     let services = || world.warren().ok(&["service", "ls", "-o", "json"]);
-    let (before, inventory) = (services(), world.node.inventory());
+    let before = services();
+    // What the agent keeps of its assignment is written under another name first.
+    let inventory = eventually(SOON, "no file to be half-written", || {
+        let found = world.node.inventory();
+        let is_partial = found.names("files").any(|name| name.ends_with(".partial"));
+        if is_partial { Err(format!("{found:?}")) } else { Ok(found) }
+    });
     let scratch = world.node.scratch().display().to_string();
     for (line, code, reason) in REFUSED {
         let line = match line.strip_prefix("new ") {

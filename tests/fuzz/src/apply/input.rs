@@ -1,13 +1,15 @@
 //! Steps from bytes. Ids, names and numbers come from small sets, so that commands meet, and now and then
 //! from everywhere.
 
+mod storage;
+
 use std::collections::BTreeMap;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use ipnet::Ipv4Net;
 use warren_core::{Command, NewTask};
 use warren_types::{
-    Availability, Bytes, ClusterId, Desired, EnvVar, Exit, Id, ImageDigest, Limits, MilliCpu, Mode,
+    Availability, Bytes, ClusterId, Desired, EnvVar, Exit, Health, Id, ImageDigest, Limits, MilliCpu, Mode,
     NodeDescription, NodeId, NodeRole, NodeStatus, Placement, Protocol, PublishMode, PublishedPort,
     Resources, ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash,
     TokenId,
@@ -43,6 +45,7 @@ pub enum Step {
         node: NodeId,
         state: TaskState,
         removed: bool,
+        health: Health,
     },
 }
 
@@ -53,6 +56,8 @@ const TERM: u64 = 3;
 const NOW: u64 = 1_795_185_000_000;
 /// From this byte on a step is one of the later kinds, so that inputs that were kept before these mean the same.
 const LATER: u8 = 240;
+/// Of the later kinds the last is for what came later still.
+const STORAGE: u8 = 15;
 
 impl<'a> Input<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
@@ -80,13 +85,19 @@ impl<'a> Input<'a> {
             8 => Step::Level(vec![self.byte()?.into(), self.byte()?.into()]),
             9 | 10 => {
                 let (node, state) = (self.node()?, *self.0.choose(&TaskState::ALL)?);
-                Step::Work { node, state, removed: self.sometimes()? }
+                // Of two bits of the byte that says whether they are removed, so that earlier inputs read on alike.
+                let byte = self.byte()?;
+                let (removed, health) = (byte % 4 == 0, Health::ALL[usize::from(byte / 4 % 4)]);
+                Step::Work { node, state, removed, health }
             }
             kind => Step::Say(Box::new(self.command(kind)?)),
         })
     }
 
     fn later(&mut self, kind: u8) -> Result<Step> {
+        if kind == STORAGE {
+            return Ok(Step::Say(Box::new(self.storage()?)));
+        }
         let at = self.time()?;
         let command = match kind % 9 {
             0 => return Ok(Step::Tokens),
@@ -335,7 +346,8 @@ impl<'a> Input<'a> {
     }
 
     fn report(&mut self) -> Result<TaskReport> {
-        let (out_of_memory, code) = (self.sometimes()?, i32::from(self.byte()?) - 1);
+        let (out_of_memory, byte) = (self.sometimes()?, self.byte()?);
+        let (code, health) = (i32::from(byte) - 1, Health::ALL[usize::from(byte % 4)]);
         Ok(TaskReport {
             task: self.task()?,
             attempt: self.small()?,
@@ -345,6 +357,7 @@ impl<'a> Input<'a> {
             ready: self.sometimes()?,
             exit: self.sometimes()?.then_some(Exit { code, out_of_memory }),
             removed: self.sometimes()?,
+            health,
             next_attempt: if self.sometimes()? { Some(self.time()?) } else { None },
             image: if self.sometimes()? { Some(self.digest()?) } else { None },
         })

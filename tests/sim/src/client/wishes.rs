@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use warren_core::State;
 use warren_types::{
-    Availability, Id, Mode, NodeId, Placement, Protocol, PublishMode, PublishedPort, ServiceId, ServiceSpec,
-    TaskSpec,
+    Availability, ContentMount, ContentName, HealthCheck, Id, ImageReference, Mode, Mount, MountSource,
+    NodeId, Placement, Probe, Protocol, PublishMode, PublishedPort, ServiceId, ServiceSpec, TaskSpec,
 };
 
-use super::{CANNOT_LIVE, Client, Request, SERVICES};
+use super::request::Request;
+use super::{CANNOT_LIVE, Client, SERVICES};
 use crate::chance::Chance;
 
 impl Client {
@@ -22,6 +23,9 @@ impl Client {
                 false => Request::Zone(node, chance.pick(&[None, Some("a"), Some("b")])?),
             });
         }
+        if chance.one_in(4) {
+            return self.think_of_storage(chance, nodes);
+        }
         let held: Vec<(ServiceId, u64)> = self
             .promises
             .iter()
@@ -30,10 +34,10 @@ impl Client {
             .collect();
         let replicas = u32::try_from(chance.between(0, 4)).unwrap_or(0);
         if held.len() < SERVICES && (held.is_empty() || chance.one_in(3)) {
+            let number = self.next_number();
             self.created += 1;
-            let number = self.created << 8 | self.number as u64;
             let id = ServiceId(Id(u128::from(number) << 64 | u128::from(chance.next())));
-            return Some(Request::Create(id, Arc::new(spec(number, replicas, chance))));
+            return Some(Request::Create(id, Arc::new(spec(number, replicas, &self.secrets(), chance))));
         }
         let (id, version) = chance.pick(&held)?;
         let promise = self.promises.get(&id)?;
@@ -43,7 +47,7 @@ impl Client {
             2 if promise.wanted.len() > 1 => Request::Rollback(id, version),
             3 | 4 if current.mode != Mode::Global => Request::Scale(id, version, replicas),
             _ => {
-                let spec = Arc::new(changed(current, chance));
+                let spec = Arc::new(changed(current, &self.secrets(), chance));
                 Request::Update(id, version, spec, chance.one_in(5))
             }
         })
@@ -51,6 +55,10 @@ impl Client {
 
     /// What must be done for the nodes to be as they were; one client does it.
     pub(super) fn tidy(&self, state: &State) -> Option<Request> {
+        let removing = state.volumes().filter(|_| self.number == 0).find(|volume| volume.removing);
+        if let Some(volume) = removing {
+            return Some(Request::Purged(volume.id));
+        }
         let node = state
             .nodes()
             .filter(|_| self.number == 0)
@@ -62,12 +70,12 @@ impl Client {
     }
 }
 
-fn image(chance: &mut Chance) -> TaskSpec {
+fn image(chance: &mut Chance) -> ImageReference {
     let image = match chance.one_in(4) {
         true => CANNOT_LIVE.to_string(),
         false => format!("web:{}", chance.between(1, 3)),
     };
-    TaskSpec::new(image.parse().expect("a valid reference"))
+    image.parse().expect("a valid reference")
 }
 
 fn ports(chance: &mut Chance) -> Vec<PublishedPort> {
@@ -90,25 +98,52 @@ fn placement(mode: Mode, chance: &mut Chance) -> Placement {
     Placement { constraints, max_per_node: bounded.then_some(2) }
 }
 
-fn spec(number: u64, replicas: u32, chance: &mut Chance) -> ServiceSpec {
+/// Some of the client's secrets.
+fn secrets(known: &[ContentName], chance: &mut Chance) -> Vec<ContentMount> {
+    known.iter().filter(|_| chance.one_in(2)).map(|name| ContentMount::new(name.clone())).collect()
+}
+
+/// A volume for all, or one for each slot or node. It is the same all the service's life, and such a service asks for
+/// nothing else of its nodes, so that there is always a place where its volumes are.
+fn volumes(number: u64, chance: &mut Chance) -> Vec<Mount> {
+    let name = match chance.between(0, 7) {
+        0 => format!("data-{number}"),
+        1 => format!("data-{number}-{{{{.Task.Slot}}}}"),
+        2 => format!("data-{number}-{{{{.Node.Hostname}}}}"),
+        _ => return Vec::new(),
+    };
+    let source = MountSource::Volume { name, subpath: None, no_copy: false };
+    vec![Mount { target: "/data".into(), source, read_only: false }]
+}
+
+fn spec(number: u64, replicas: u32, known: &[ContentName], chance: &mut Chance) -> ServiceSpec {
     let mode = if chance.one_in(4) { Mode::Global } else { Mode::Replicated { replicas } };
+    let mut task = TaskSpec::new(image(chance));
+    (task.secrets, task.mounts) = (secrets(known, chance), volumes(number, chance));
+    task.health = chance.one_in(2).then(|| HealthCheck::new(Probe::Tcp { port: 80 }));
+    let bound = !task.mounts.is_empty();
+    // A volume for all is on one node, so not every node can have a task with it.
+    let mode = if bound { Mode::Replicated { replicas } } else { mode };
     ServiceSpec {
         name: format!("service-{number}").parse().expect("a valid name"),
         labels: BTreeMap::new(),
         mode,
-        task: image(chance),
+        task,
         ports: ports(chance),
-        placement: placement(mode, chance),
+        placement: if bound { Placement::default() } else { placement(mode, chance) },
     }
 }
 
 /// Another spec of the same service.
-fn changed(spec: &ServiceSpec, chance: &mut Chance) -> ServiceSpec {
+fn changed(spec: &ServiceSpec, known: &[ContentName], chance: &mut Chance) -> ServiceSpec {
     let mut spec = spec.clone();
-    match chance.between(0, 3) {
+    match chance.between(0, 4) {
         0 => spec.ports = ports(chance),
-        1 => spec.placement = placement(spec.mode, chance),
-        _ => spec.task = image(chance),
+        1 if spec.task.mounts.is_empty() => spec.placement = placement(spec.mode, chance),
+        2 => spec.task.secrets = secrets(known, chance),
+        _ => spec.task.image = image(chance),
     }
+    // One that was removed cannot be asked for any more.
+    spec.task.secrets.retain(|mount| known.contains(&mount.source));
     spec
 }

@@ -8,7 +8,8 @@ use crate::client::{Client, Promise};
 /// All that a client was promised, but for what it is changing now.
 pub fn all(state: &State, client: &Client) -> Result<(), String> {
     let mut certain = client.promises.iter().filter(|(id, _)| client.uncertain() != Some(**id));
-    certain.try_for_each(|(id, promise)| one(state, *id, promise))
+    certain.try_for_each(|(id, promise)| one(state, *id, promise))?;
+    client.secrets_are_kept(state)
 }
 
 /// One promise.

@@ -1,8 +1,9 @@
 //! A task that serves is not told to leave a slot that is wanted before another one serves there. What is wanted of a
-//! global service is its node's to say, and a node that is drained wants nothing.
+//! global service is its node's to say, and a node that is drained wants nothing. Where both write to volumes, the
+//! other one is prepared instead.
 
 use warren_core::{Command, Plan, State};
-use warren_types::{Desired, Task};
+use warren_types::{Desired, Mount, MountSource, Task, TaskState};
 
 /// `state` is the one that was planned on.
 pub fn holds(state: &State, plan: &Plan) -> Result<(), String> {
@@ -15,7 +16,9 @@ pub fn holds(state: &State, plan: &Plan) -> Result<(), String> {
                 continue;
             }
             let mut others = state.live_tasks(&service.id, task.slot).filter(|other| other.id != task.id);
-            if !others.any(|other| serves(other) && !tasks.contains(&other.id)) {
+            let is_next =
+                |other: &Task| serves(other) || (is_prepared(other) && writes(other) && writes(task));
+            if !others.any(|other| is_next(other) && !tasks.contains(&other.id)) {
                 return Err(format!(
                     "the replacement comes first: {task:?} shall go, and nothing serves instead"
                 ));
@@ -23,6 +26,17 @@ pub fn holds(state: &State, plan: &Plan) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Waits to be told to run.
+fn is_prepared(task: &Task) -> bool {
+    task.desired == Desired::Ready && task.observed.state == TaskState::Ready
+}
+
+/// Two that write to volumes never run at the same time.
+fn writes(task: &Task) -> bool {
+    let is_written = |mount: &Mount| matches!(mount.source, MountSource::Volume { .. }) && !mount.read_only;
+    task.revision.task.mounts.iter().any(is_written)
 }
 
 fn serves(task: &Task) -> bool {

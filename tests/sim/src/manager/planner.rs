@@ -76,7 +76,9 @@ impl World {
                     keys.extend([Key::Liveness, Key::Schedule]);
                     keys.extend(run.state.services_concerned(&id).into_iter().map(Key::Replicas));
                 }
-                Change::Assignment(_) | Change::Cluster | Change::Token(_) => {}
+                // Where a task can be.
+                Change::Volume(_) => drop(keys.insert(Key::Schedule)),
+                Change::Assignment(_) | Change::Cluster | Change::Token(_) | Change::Content(_) => {}
             }
         }
         for key in keys {

@@ -1,10 +1,10 @@
 //! Any manager serves workers from its applied state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use warren_core::{Answer, Command, Outcome};
-use warren_types::{AssignmentVersion, TaskReport};
+use warren_types::{AssignmentVersion, NodeCondition, TaskReport};
 
 use super::Who;
 use super::writes::PATIENCE;
@@ -61,7 +61,7 @@ impl World {
         match said {
             ToManager::Hello(has) => self.welcome(host, worker, connection, has),
             ToManager::Closed => run.sessions.end(worker, connection),
-            ToManager::Heartbeat => {}
+            ToManager::Heartbeat(conditions) => self.note_conditions(host, worker, connection, conditions),
             ToManager::Sync(version) => self.answer_sync(host, worker, connection, version),
             ToManager::Reports(number, reports) => self.store(host, worker, connection, number, reports),
         }
@@ -129,6 +129,23 @@ impl World {
             self.say_down(connection, ToWorker::Current)
         } else {
             self.push_assignment(host, worker)
+        }
+    }
+
+    /// What is wrong with a node becomes a fact when it changes.
+    fn note_conditions(
+        &mut self,
+        host: usize,
+        worker: usize,
+        connection: u64,
+        conditions: BTreeSet<NodeCondition>,
+    ) {
+        let (node, at) = (self.workers[worker].id, self.stamp(host));
+        let Some(run) = &mut self.managers[host].run else { return };
+        let Some(session) = run.sessions.of(worker, connection).map(|session| session.number) else { return };
+        if run.state.node(&node).is_some_and(|known| known.conditions != conditions) {
+            let said = Command::SetNodeConditions { node, session, conditions, at };
+            self.submit(host, Who::Nobody, said, self.now + PATIENCE);
         }
     }
 

@@ -218,6 +218,13 @@ fn stamp(command: &mut Command, time: Timestamp) {
         | Command::JoinNode { at, .. }
         | Command::RegisterNode { at, .. }
         | Command::OpenSession { at, .. }
+        | Command::CreateContent { at, .. }
+        | Command::UpdateContent { at, .. }
+        | Command::RemoveContent { at, .. }
+        | Command::CreateVolume { at, .. }
+        | Command::RemoveVolume { at, .. }
+        | Command::DeleteVolume { at, .. }
+        | Command::SetNodeConditions { at, .. }
         | Command::ReportTasks { at, .. } => *at = time,
         Command::DeleteTasks { .. } | Command::DeleteService { .. } | Command::RaiseLevel { .. } => {}
     }

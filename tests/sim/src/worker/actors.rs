@@ -1,6 +1,6 @@
 //! One actor per task: asks `step`, does one action, and tells what came of it.
 
-use warren_task::{Action, Container, Severity, Step, pin, report, step, supersedes};
+use warren_task::{Action, Container, Severity, Step, is_worth_telling, pin, report, step, supersedes};
 use warren_types::{Desired, Exit, TaskId};
 
 use super::Fate;
@@ -32,6 +32,7 @@ impl World {
             }
             Step::Settled => {}
         }
+        self.begins_checks(worker, task);
         self.says(worker, task);
     }
 
@@ -48,9 +49,16 @@ impl World {
     pub(super) fn acts(&mut self, worker: usize, task: TaskId, action: &Action, fate: Fate) {
         let now = self.wall(self.workers[worker].clock_off);
         let place = &mut self.workers[worker];
+        let welcomed = place.agent.as_ref().is_some_and(|agent| agent.welcomed);
         let Some(actor) = place.agent.as_mut().and_then(|agent| agent.actors.get_mut(&task)) else { return };
         actor.doing = None;
         let wanted = actor.wanted.clone();
+        // What is not in memory any more has to come from a manager.
+        let there = place.machine.get(&task).is_some_and(|remains| remains.contents);
+        let fate = match action {
+            Action::EnsureContents if !there && !welcomed => Fate::FailsBefore,
+            _ => fate,
+        };
         if let (Action::Inspect, Fate::Succeeds) = (action, fate) {
             let remains = place.machine.get(&task);
             let container = remains.map_or(Container::Absent, |remains| remains.container);
@@ -124,8 +132,9 @@ impl World {
         let mut said = report(task, actor.wanted.as_deref(), &actor.found);
         said.removed |= lies && actor.wanted.as_ref().is_some_and(|wanted| wanted.desired == Desired::Remove);
         let ended = said.removed && actor.dismissed && actor.doing.is_none();
+        let told = is_worth_telling(actor.wanted.as_deref(), &actor.found);
         let last = agent.reports.newest.get(&task);
-        if last.is_none_or(|last| *last != said && supersedes(&said, last)) {
+        if told && last.is_none_or(|last| *last != said && supersedes(&said, last)) {
             agent.reports.newest.insert(task, said);
             agent.reports.unsent.insert(task);
         }

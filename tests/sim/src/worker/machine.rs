@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::health::Shape;
 use warren_task::{Action, Container, Ledger, pin};
 use warren_types::{Exit, ImageDigest, TaskAssignment, TaskId, Timestamp};
 
@@ -20,6 +21,12 @@ pub struct Remains {
     pub ledger: Option<Ledger>,
     pub network: bool,
     pub files: bool,
+    /// In memory.
+    pub contents: bool,
+    /// Those that it mounts were made.
+    pub volumes: bool,
+    /// How its process does.
+    pub(super) shape: Shape,
     pub serving: bool,
     /// The node's published ports are taken for the task's service.
     pub holds_ports: bool,
@@ -35,6 +42,9 @@ impl Remains {
             ledger: None,
             network: false,
             files: false,
+            contents: false,
+            volumes: false,
+            shape: Shape::Well,
             serving: false,
             holds_ports: false,
         }
@@ -46,7 +56,8 @@ impl Remains {
     }
 
     pub fn is_nothing(&self) -> bool {
-        self.container == Container::Absent && !self.network && !self.files && !self.holds_ports
+        let beside = self.network || self.files || self.contents || self.holds_ports;
+        self.container == Container::Absent && !beside
     }
 
     /// The agent's own process held the ports.
@@ -54,13 +65,18 @@ impl Remains {
         (self.serving, self.holds_ports) = (false, false);
     }
 
-    /// No process and no network outlives the power.
+    /// No process, no network and nothing in memory outlives the power.
     pub fn lose_power(&mut self) {
-        self.network = false;
+        (self.network, self.contents) = (false, false);
         self.lose_agent();
         if self.container != Container::Absent {
             self.container = Container::Recorded;
         }
+    }
+
+    /// Only a manager can give them.
+    pub fn lacks_contents(&self) -> bool {
+        !self.contents && !self.assignment.spec.secrets.is_empty()
     }
 
     /// Answers whether the process ended because of the action.
@@ -72,6 +88,8 @@ impl Remains {
             Action::Inspect | Action::EnsureImage => {}
             Action::EnsureNetwork => self.network = true,
             Action::EnsureFiles => self.files = true,
+            Action::EnsureVolumes => self.volumes = true,
+            Action::EnsureContents => self.contents = true,
             Action::HoldPorts => (self.serving, self.holds_ports) = (false, true),
             Action::ReleasePorts => (self.serving, self.holds_ports) = (false, false),
             Action::Serve if !self.network => return Err("gets traffic without a network"),
@@ -83,6 +101,12 @@ impl Remains {
                 if self.container == Container::Absent {
                     self.image = pin(&self.assignment);
                 }
+                if self.lacks_contents() {
+                    return Err("was made without its secrets");
+                }
+                if !self.volumes && !self.assignment.volumes.is_empty() {
+                    return Err("was made without its volumes");
+                }
                 if self.image.is_none() {
                     return Err("was made before its image was settled");
                 }
@@ -92,6 +116,9 @@ impl Remains {
             Action::Start => {
                 if self.container != Container::Created {
                     return Err("was started twice or before it was made");
+                }
+                if self.lacks_contents() {
+                    return Err("was started without its secrets");
                 }
                 self.container = Container::Running { since: now };
             }
@@ -120,6 +147,10 @@ impl Remains {
                 return Err("lost its network while it runs");
             }
             Action::RemoveNetwork => self.network = false,
+            Action::RemoveContents if self.container.is_running() => {
+                return Err("lost its secrets while it runs");
+            }
+            Action::RemoveContents => self.contents = false,
             Action::RemoveFiles => self.files = false,
         }
         Ok(false)
@@ -136,6 +167,7 @@ impl World {
         action: &Action,
     ) -> bool {
         let now = self.wall(self.workers[worker].clock_off);
+        let shape = (*action == Action::Start).then(|| self.shape_of_a_new_process());
         let machine = &mut self.workers[worker].machine;
         let wanted = wanted.or_else(|| machine.get(&task).map(|remains| remains.assignment.clone()));
         // Nobody knows what it was, and nothing of it is there.
@@ -144,6 +176,9 @@ impl World {
             && self.faulty
             && assignment.spec.image.to_string().contains(CANNOT_LIVE);
         let remains = machine.entry(task).or_insert_with(|| Remains::nothing(assignment.clone()));
+        if let Some(shape) = shape {
+            remains.shape = shape;
+        }
         if *action == Action::EnsureContainer {
             remains.assignment = assignment;
         }

@@ -1,9 +1,10 @@
 //! The agent's end of a session: dial any manager, take over what it wants, say what is, leave it when it is
 //! silent.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use warren_types::{AssignmentVersion, Desired, TaskAssignment};
+use warren_types::{AssignmentVersion, Desired, NodeCondition, TaskAssignment};
 
 use super::{Actor, Agent, Reports};
 use crate::event::{OnWorker, ToManager, ToWorker};
@@ -108,9 +109,24 @@ impl World {
 
     pub(super) fn heartbeat(&mut self, worker: usize, connection: u64) {
         if self.is_current(worker, connection) {
-            self.say_up(connection, ToManager::Heartbeat);
+            let conditions = self.conditions(worker);
+            self.say_up(connection, ToManager::Heartbeat(conditions));
             self.at_worker(worker, HEARTBEAT, OnWorker::Heartbeat { connection });
         }
+    }
+
+    /// What is wrong with the node now; nothing in peace.
+    fn conditions(&mut self, worker: usize) -> BTreeSet<NodeCondition> {
+        if !self.faulty {
+            self.workers[worker].conditions.clear();
+        } else if self.chance.one_in(3) {
+            let picked = self.chance.pick(&NodeCondition::ALL).unwrap_or(NodeCondition::ClockOff);
+            let conditions = &mut self.workers[worker].conditions;
+            if !conditions.remove(&picked) {
+                conditions.insert(picked);
+            }
+        }
+        self.workers[worker].conditions.clone()
     }
 
     pub(super) fn syncs(&mut self, worker: usize, connection: u64) {

@@ -32,9 +32,13 @@ fn histories_keep_every_invariant() {
     assert!(!never(|history| history.installed), "no member ever took over a snapshot");
     assert!(!never(|history| history.changes), "the members never changed");
     assert!(!never(|history| history.reads), "no read was ever answered");
+    assert!(!never(|history| history.followed), "no service ever followed a secret");
+    assert!(!never(|history| history.settled), "no volume ever got a place");
+    assert!(!never(|history| history.replaced), "no unhealthy task was ever replaced");
     println!(
         "{} histories in {:?}, 0 violations: {} events, {} faults, {} entries, {} acknowledged writes, \
-         {} reads, {} terms, {} changes of members, {} snapshots taken over",
+         {} reads, {} terms, {} changes of members, {} snapshots taken over, {} revisions that follow a secret, \
+         {} volumes settled, {} unhealthy tasks replaced",
         histories.len(),
         started.elapsed(),
         sum(|history| history.events),
@@ -45,6 +49,9 @@ fn histories_keep_every_invariant() {
         sum(|history| history.leaders),
         sum(|history| history.changes),
         sum(|history| history.installed),
+        sum(|history| history.followed),
+        sum(|history| history.settled),
+        sum(|history| history.replaced),
     );
 }
 

@@ -1,11 +1,13 @@
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use warren_types::{Id, ServiceId, TaskSpec};
+use warren_types::spec::{HealthCheck, Probe};
+use warren_types::{Health, Id, ServiceId, TaskSpec};
 
 use super::*;
 use crate::action::Action;
-use crate::found::{Severity, StopSent};
+use crate::found::{Checked, Severity, StopSent};
 use crate::ledger::{Ledger, Verdict};
 
 const AT: Timestamp = Timestamp(1_700_000_000_000);
@@ -21,6 +23,8 @@ fn task(desired: Desired) -> TaskAssignment {
         ports: Vec::new(),
         address: Ipv4Addr::new(10, 210, 0, 2),
         desired,
+        service_labels: BTreeMap::new(),
+        volumes: Vec::new(),
     }
 }
 
@@ -149,10 +153,48 @@ fn stopping_is_told() {
 }
 
 #[test]
+fn a_task_with_checks_is_ready_while_they_succeed() {
+    let mut task = task(Desired::Running);
+    task.spec.health = Some(HealthCheck::new(Probe::Tcp { port: 80 }));
+    let ledger = |health| Ledger::first().started(AT, 4).found_to_be(health);
+    let checked = |health, reason: &str| Some(Checked { health, reason: reason.into() });
+    let refused = "no check has succeeded yet: refused";
+    let waiting = "no check has succeeded yet";
+    let adopted = "unhealthy, as an earlier agent of the node found; it is asked again";
+    use Health::{Healthy, Starting, Unhealthy};
+    for (of_ledger, found, health, reason, is_told) in [
+        (Health::None, None, Starting, waiting, true),
+        (Health::None, checked(Starting, refused), Starting, refused, true),
+        (Health::None, checked(Healthy, ""), Healthy, "", false),
+        (Healthy, checked(Healthy, ""), Healthy, "", true),
+        (Healthy, checked(Unhealthy, "unhealthy: refused"), Unhealthy, "unhealthy: refused", false),
+        (Unhealthy, checked(Unhealthy, "unhealthy: refused"), Unhealthy, "unhealthy: refused", true),
+        (Healthy, None, Healthy, "", true),
+        (Unhealthy, None, Unhealthy, adopted, true),
+    ] {
+        let found = Found { checked: found, ..fresh(Container::Running { since: AT }, ledger(of_ledger)) };
+        let said = report(task.id, Some(&task), &found);
+        let wanted = (health, reason, health == Healthy);
+        assert_eq!((said.health, said.reason.as_str(), said.ready), wanted);
+        assert_eq!(is_worth_telling(Some(&task), &found), is_told, "{said:?}");
+    }
+    let failing = fresh(Container::Running { since: AT }, ledger(Healthy));
+    let mut failing = Found { checked: checked(Unhealthy, "unhealthy: refused"), ..failing };
+    failing.failed(&Action::RecordLedger(ledger(Unhealthy)), Severity::Transient, "away".into(), AT);
+    assert!(is_worth_telling(Some(&task), &failing), "what cannot be recorded is told");
+    let going = TaskAssignment { desired: Desired::Shutdown, ..task };
+    let said = report(going.id, Some(&going), &failing);
+    assert_eq!((said.health, said.ready), (Health::None, false));
+    failing.troubles.clear();
+    assert!(is_worth_telling(Some(&going), &failing));
+}
+
+#[test]
 fn removed_needs_everything_gone() {
     let gone = Found {
         network: Presence::Absent,
         files: Presence::Absent,
+        contents: Presence::Absent,
         ports: Ports::Released,
         ..fresh(Container::Absent, Ledger::first().ended(AT, Verdict::Shutdown, String::new()))
     };
@@ -167,6 +209,7 @@ fn removed_needs_everything_gone() {
         Found { container: Container::Recorded, ..gone.clone() },
         Found { network: Presence::Unknown, ..gone.clone() },
         Found { files: Presence::Present, ..gone.clone() },
+        Found { contents: Presence::Unknown, ..gone.clone() },
         Found { ports: Ports::Held, ..gone.clone() },
         Found { ledger: Ledger::first(), ..gone.clone() },
     ];

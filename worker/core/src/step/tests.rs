@@ -1,12 +1,14 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use warren_types::spec::{RestartCondition, RestartPolicy};
+use warren_types::spec::{
+    ContentMount, HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy,
+};
 use warren_types::{Id, Protocol, PublishMode, PublishedPort, ServiceId, TaskId, TaskSpec};
 
 use super::*;
 use crate::action::Verb;
-use crate::found::{Severity, StopSent, Trouble};
+use crate::found::{Checked, Severity, StopSent, Trouble};
 
 const NOW: Timestamp = Timestamp(1_000_000);
 
@@ -36,6 +38,8 @@ fn task(desired: Desired) -> TaskAssignment {
         ports: vec![port],
         address: Ipv4Addr::new(10, 210, 0, 2),
         desired,
+        service_labels: BTreeMap::new(),
+        volumes: Vec::new(),
     }
 }
 
@@ -47,6 +51,9 @@ fn up() -> Found {
         image: Image::Present(digest('a')),
         network: Presence::Present,
         files: Presence::Present,
+        volumes: Presence::Present,
+        contents: Presence::Present,
+        checked: None,
         ports: Ports::Serving,
         ledger: Ledger::first().started(ago(100), 4),
         stop: None,
@@ -178,8 +185,8 @@ fn a_process_that_did_its_work_is_not_started_again() {
             panic!("the end is not recorded");
         };
         assert_eq!(ledger.verdict(), Some(wanted));
-        use Verb::{DeleteProcess, RecordLedger, ReleasePorts, RemoveNetwork};
-        let rest = [RecordLedger, DeleteProcess, ReleasePorts, RemoveNetwork];
+        use Verb::{DeleteProcess, RecordLedger, ReleasePorts, RemoveContents, RemoveNetwork};
+        let rest = [RecordLedger, DeleteProcess, ReleasePorts, RemoveContents, RemoveNetwork];
         assert_eq!(path_of(Some(&task), found), rest);
     }
 }
@@ -187,13 +194,21 @@ fn a_process_that_did_its_work_is_not_started_again() {
 #[test]
 fn a_task_is_taken_down_in_order() {
     use Verb::*;
-    let stopped = [ReleasePorts, SignalStop, RecordLedger, DeleteProcess, RemoveNetwork];
+    let stopped = [ReleasePorts, SignalStop, RecordLedger, DeleteProcess, RemoveContents, RemoveNetwork];
     assert_eq!(path(STOP, up()), stopped);
-    let removed =
-        [ReleasePorts, SignalStop, RecordLedger, DeleteProcess, RemoveContainer, RemoveNetwork, RemoveFiles];
+    let removed = [
+        ReleasePorts,
+        SignalStop,
+        RecordLedger,
+        DeleteProcess,
+        RemoveContainer,
+        RemoveContents,
+        RemoveNetwork,
+        RemoveFiles,
+    ];
     assert_eq!(path(REMOVE, up()), removed);
     assert_eq!(path(None, up()), removed);
-    let never_made = [Inspect, RecordLedger, ReleasePorts, RemoveNetwork, RemoveFiles];
+    let never_made = [Inspect, RecordLedger, ReleasePorts, RemoveContents, RemoveNetwork, RemoveFiles];
     assert_eq!(path(REMOVE, Found::new(NOW)), never_made);
 }
 
@@ -204,6 +219,110 @@ fn a_new_agent_keeps_what_runs_and_makes_its_surroundings_again() {
     assert_eq!(path(RUN, found.clone()), [EnsureNetwork, EnsureFiles, Serve]);
     let unrecorded = Found { ledger: Ledger::first(), ..found };
     assert_eq!(path(RUN, unrecorded), [EnsureNetwork, EnsureFiles, Serve, RecordLedger]);
+}
+
+/// Everything that a task can have around it.
+fn full() -> TaskAssignment {
+    let mut task = task(Desired::Running);
+    let source = MountSource::Volume { name: "data".into(), subpath: None, no_copy: false };
+    task.spec.mounts = vec![Mount { target: "/data".into(), source, read_only: false }];
+    task.spec.secrets = vec![ContentMount::new("db".parse().unwrap())];
+    task.spec.health = Some(HealthCheck::new(Probe::Tcp { port: 80 }));
+    task
+}
+
+#[test]
+fn volumes_come_after_the_image_is_settled_and_secrets_last() {
+    use Verb::*;
+    let task = full();
+    let up = [
+        EnsureImage,
+        EnsureNetwork,
+        EnsureFiles,
+        HoldPorts,
+        EnsureVolumes,
+        EnsureContents,
+        EnsureContainer,
+        Start,
+        RecordLedger,
+    ];
+    assert_eq!(path_of(Some(&task), fresh(Container::Absent, Ledger::first())), up);
+    let unsettled = TaskAssignment { digest: None, ..task.clone() };
+    assert_eq!(path_of(Some(&unsettled), fresh(Container::Absent, Ledger::first())), up[..4]);
+    // A restart in place needs both again, since they may be gone; a process that runs needs neither.
+    let again = Ledger { attempt: 2, ..Ledger::first() };
+    assert_eq!(path_of(Some(&task), fresh(Container::Recorded, again)), up[1..]);
+    let adopted = fresh(Container::Running { since: ago(5) }, Ledger::first().started(ago(5), 4));
+    assert_eq!(path_of(Some(&task), adopted), [EnsureNetwork, EnsureFiles, HoldPorts]);
+}
+
+fn checked(health: Health) -> Option<Checked> {
+    Some(Checked { health, reason: "why".into() })
+}
+
+#[test]
+fn a_task_gets_traffic_only_while_its_checks_succeed() {
+    use Health::{Healthy, Starting, Unhealthy};
+    let task = full();
+    let recorded = |health| Ledger::first().started(ago(100), 4).found_to_be(health);
+    let (serve, hold) = (Some(Action::Serve), Some(Action::HoldPorts));
+    let record = |health| Some(Action::RecordLedger(recorded(health)));
+    for (ports, of_ledger, found, wanted) in [
+        (Ports::Held, Health::None, None, None),
+        (Ports::Held, Health::None, checked(Starting), None),
+        (Ports::Held, Health::None, checked(Healthy), serve.clone()),
+        (Ports::Serving, Health::None, checked(Healthy), record(Healthy)),
+        (Ports::Serving, Healthy, checked(Healthy), None),
+        (Ports::Serving, Healthy, checked(Unhealthy), hold.clone()),
+        (Ports::Held, Healthy, checked(Unhealthy), record(Unhealthy)),
+        (Ports::Held, Unhealthy, checked(Unhealthy), None),
+        (Ports::Held, Unhealthy, checked(Healthy), serve.clone()),
+        // What an earlier agent knew.
+        (Ports::Unknown, Health::None, None, hold.clone()),
+        (Ports::Unknown, Healthy, None, serve.clone()),
+        (Ports::Unknown, Unhealthy, None, hold.clone()),
+    ] {
+        let said = format!("{ports:?} {of_ledger:?} {found:?}");
+        let found = Found { ports, ledger: recorded(of_ledger), checked: found, ..up() };
+        let answer = step(Some(&task), &found, NOW);
+        assert_eq!(answer, wanted.map_or(Step::Settled, Step::Do), "{said}");
+    }
+    // Neither damage nor a containerd that does not answer holds up what withdraws it.
+    let failing = Found { checked: checked(Unhealthy), network: Presence::Unknown, ..up() };
+    assert_eq!(step(Some(&task), &failing, NOW), Step::Do(Action::HoldPorts));
+    let unseen = Found { sight: Sight::Stale, ..failing };
+    assert_eq!(step(Some(&task), &unseen, NOW), Step::Do(Action::HoldPorts));
+    let held = Found { ports: Ports::Held, ..unseen };
+    assert_eq!(step(Some(&task), &held, NOW), Step::Do(Action::Inspect));
+}
+
+#[test]
+fn what_checks_said_of_a_process_ends_with_it() {
+    let task = full();
+    let mut found = Found { checked: checked(Health::Unhealthy), ..up() };
+    found.inspected(Container::Running { since: NOW }, None);
+    assert_eq!(found.health(Some(&task)), Health::Unhealthy);
+    found.inspected(exited(1), None);
+    assert_eq!((found.health(Some(&task)), found.checked.clone()), (Health::None, None));
+    found.checked(Checked { health: Health::Healthy, reason: String::new() });
+    assert_eq!(found.checked, None, "it came too late");
+    found.succeeded(&Action::Start, NOW);
+    found.ledger = found.ledger.opened().started(NOW, 4);
+    assert_eq!(found.health(Some(&task)), Health::Starting, "a restart begins anew");
+    assert_eq!(found.health(None), Health::None);
+    let plain = TaskAssignment { spec: TaskSpec::new("demo:1".parse().unwrap()), ..task };
+    assert_eq!(found.health(Some(&plain)), Health::None);
+}
+
+#[test]
+fn what_a_container_could_not_be_made_of_is_made_again() {
+    let mut found = Found { container: Container::Recorded, ledger: Ledger::first(), ..up() };
+    found.failed(&Action::EnsureContainer, Severity::Transient, "no such file".into(), ago(60));
+    found.sight = Sight::Fresh;
+    found.ports = Ports::Held;
+    use Verb::*;
+    let again = [EnsureImage, EnsureVolumes, EnsureContents, EnsureContainer, Start, RecordLedger];
+    assert_eq!(path_of(Some(&full()), found), again);
 }
 
 #[test]
@@ -245,9 +364,10 @@ fn what_has_ended_is_not_started_again() {
     for verdict in [Verdict::Completed, Verdict::Failed, Verdict::Shutdown, Verdict::Rejected] {
         let ledger = Ledger::first().ended(ago(5), verdict, "why".into());
         let found = fresh(Container::Recorded, ledger);
-        assert_eq!(path(RUN, found.clone()), [Verb::ReleasePorts, Verb::RemoveNetwork], "{verdict:?}");
+        let rest = [Verb::ReleasePorts, Verb::RemoveContents, Verb::RemoveNetwork];
+        assert_eq!(path(RUN, found.clone()), rest, "{verdict:?}");
         let absent = Found { container: Container::Absent, ..found };
-        assert_eq!(path(RUN, absent), [Verb::ReleasePorts, Verb::RemoveNetwork], "{verdict:?}");
+        assert_eq!(path(RUN, absent), rest, "{verdict:?}");
     }
 }
 
@@ -310,6 +430,9 @@ fn removal_goes_on_whatever_failed_for_good() {
             ..fresh(Container::Absent, Ledger::first().ended(NOW, Verdict::Shutdown, String::new()))
         };
         let answer = step(Some(&task(Desired::Remove)), &found, NOW);
+        assert!(matches!(answer, Step::Do(Action::RemoveContents)), "{answer:?}");
+        let later = Found { contents: Presence::Absent, ..found };
+        let answer = step(Some(&task(Desired::Remove)), &later, NOW);
         assert!(matches!(answer, Step::Do(Action::RemoveNetwork | Action::RemoveFiles)), "{answer:?}");
     }
 }

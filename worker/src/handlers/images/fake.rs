@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::FutureExt;
 use tokio::sync::watch;
-use warren_image::{Digest, Error, Listed, Part, Progress, Reference};
+use warren_image::{Credentials, Digest, Error, Listed, Part, Progress, Reference};
 use warren_types::Timestamp;
 
 use super::{Arrival, ImageSource};
@@ -30,6 +30,7 @@ struct State {
     here: BTreeMap<String, Digest>,
     registry: BTreeMap<String, Answer>,
     pulled: Vec<String>,
+    users: Vec<Option<String>>,
     used: BTreeMap<String, Timestamp>,
 }
 
@@ -86,6 +87,11 @@ impl FakeImages {
         self.state.borrow().pulled.clone()
     }
 
+    /// As whom each of them was asked for.
+    pub fn users(&self) -> Vec<Option<String>> {
+        self.state.borrow().users.clone()
+    }
+
     /// How many wait for pulls.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
@@ -111,9 +117,12 @@ impl ImageSource for FakeImages {
         })
     }
 
-    fn pull(&self, reference: &Reference) -> Arrival {
+    fn pull(&self, reference: &Reference, credentials: Option<Credentials>) -> Arrival {
         let name = reference.record();
-        self.state.send_modify(|state| state.pulled.push(name.clone()));
+        self.state.send_modify(|state| {
+            state.pulled.push(name.clone());
+            state.users.push(credentials.map(|credentials| credentials.user.clone()));
+        });
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let waiting = Waiting(Arc::clone(&self.waiting));
         let (said, progress) = watch::channel(Progress::default());

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use warren_image::{Digest, Disk, Error, Listed, PrunePolicy, Reference};
+use warren_image::{Digest, Disk, Listed, PrunePolicy, Reference};
 use warren_proto::v1;
 use warren_proto::v1::stream_frame::Frame;
 
 use super::{Outbound, StreamError};
 use crate::garbage::Shelf;
+use crate::handlers::contents::courier::{Courier, Need};
+use crate::handlers::images::login::{PullError, Standing};
 
 /// Progress is told this often at most.
 const SAY_EVERY: Duration = Duration::from_millis(250);
@@ -17,9 +19,11 @@ const REPEAT_EVERY: Duration = Duration::from_secs(30);
 /// Images in one frame; some 300 bytes each.
 const IMAGES: usize = 500;
 
-/// Pulls an image, telling how far it is, and says what it is.
+/// Pulls an image for the stream of that id, telling how far it is, and says what it is.
 pub(super) async fn pull(
     shelf: &Shelf,
+    courier: &dyn Courier,
+    stream_id: &str,
     wish: &v1::PullImage,
     out: &Outbound,
 ) -> Result<Result<(), String>, StreamError> {
@@ -29,12 +33,16 @@ pub(super) async fn pull(
     };
     let found = if wish.always { Ok(None) } else { shelf.source.find(&reference).await };
     let got = match found {
-        Ok(None) => fetch(shelf, &reference, out).await?,
+        Ok(None) => {
+            let need = Need::StreamCredential(stream_id.to_owned());
+            let standing = Standing::ask(courier, need, &reference).await;
+            fetch(shelf, &reference, standing, out).await?
+        }
         Ok(Some(digest)) => Ok(digest),
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     };
     let known = match got {
-        Ok(digest) => shelf.source.size(&reference).await.map(|size| (digest, size)),
+        Ok(digest) => shelf.source.size(&reference).await.map(|size| (digest, size)).map_err(PullError::from),
         Err(error) => Err(error),
     };
     let (digest, size_bytes) = match known {
@@ -51,15 +59,16 @@ pub(super) async fn pull(
 async fn fetch(
     shelf: &Shelf,
     reference: &Reference,
+    standing: Standing,
     out: &Outbound,
-) -> Result<Result<Digest, Error>, StreamError> {
-    let mut arrival = shelf.source.pull(reference);
+) -> Result<Result<Digest, PullError>, StreamError> {
+    let mut arrival = shelf.source.pull(reference, standing.credentials());
     let mut ticks = interval(SAY_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut said, mut said_at) = (String::new(), Instant::now());
     loop {
         tokio::select! {
-            outcome = &mut arrival.outcome => return Ok(outcome),
+            outcome = &mut arrival.outcome => return Ok(outcome.map_err(|error| standing.judge(error))),
             _ = ticks.tick() => {
                 let words = arrival.progress.borrow_and_update().to_string();
                 if words != said || said_at.elapsed() >= REPEAT_EVERY {

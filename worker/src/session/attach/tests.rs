@@ -1,3 +1,6 @@
+mod credentials;
+mod volumes;
+
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;

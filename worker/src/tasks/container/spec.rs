@@ -25,12 +25,17 @@ pub(in crate::tasks) struct Joined {
     pub log: PathBuf,
     pub hostname: String,
     pub programs: Programs,
+    /// What its mounts come from, one each; `None` for memory.
+    pub sources: Vec<Option<PathBuf>>,
+    /// Its secrets and configs.
+    pub contents: Vec<Mount>,
 }
 
-/// Everything the task's container is made from. The record carries the assignment, so that an agent that
-/// knows nothing else can take the container over.
+/// Everything the task's container is made from; `expanded` is the task's own spec with what its templates stand for.
+/// The record carries the assignment, so that an agent that knows nothing else can take the container over.
 pub(in crate::tasks) fn spec(
     task: &TaskAssignment,
+    expanded: &TaskSpec,
     attempt: u32,
     cluster: ClusterId,
     joined: &Joined,
@@ -69,11 +74,15 @@ pub(in crate::tasks) fn spec(
         devices,
         read_only,
         mounts,
-        // When it is stopped and started is the agent's to decide, not the container's.
+        // They are in `joined`, too.
+        secrets: _,
+        configs: _,
+        // When it is checked, stopped and started is the agent's to decide, not the container's.
+        health: _,
         stop_grace: _,
         restart: _,
         logs,
-    } = &task.spec;
+    } = expanded;
     Ok(ContainerSpec {
         id: id(&task.id),
         owner,
@@ -105,7 +114,7 @@ pub(in crate::tasks) fn spec(
         },
         devices: devices.iter().map(device).collect(),
         read_only_root: *read_only,
-        mounts: mounts.iter().map(mount).collect(),
+        mounts: all_mounts(mounts, joined).map_err(|reason| refused("mounts", reason))?,
         files: files(&joined.files),
         log: log(logs, joined),
         assignment,
@@ -142,11 +151,20 @@ fn device(device: &spec::Device) -> Device {
     Device { source: source.into(), target: target.into(), access: Access { read, write, mknod } }
 }
 
-fn mount(mount: &spec::Mount) -> Mount {
+/// Secrets and configs last, since they may be below something else.
+fn all_mounts(mounts: &[spec::Mount], joined: &Joined) -> Result<Vec<Mount>, String> {
+    let from = |place: usize| joined.sources.get(place).cloned().flatten();
+    let own = mounts.iter().enumerate().map(|(place, wanted)| mount(wanted, from(place)));
+    own.chain(joined.contents.iter().cloned().map(Ok)).collect()
+}
+
+fn mount(mount: &spec::Mount, from: Option<PathBuf>) -> Result<Mount, String> {
     let spec::Mount { target, source, read_only } = mount;
+    let on_node = || from.ok_or_else(|| format!("nobody has said what {target} comes from"));
     let source = match source {
-        spec::MountSource::Bind { path, propagation, recursive } => MountSource::Bind {
-            path: path.into(),
+        // The path may be a template, and was expanded.
+        spec::MountSource::Bind { path: _, propagation, recursive } => MountSource::Bind {
+            path: on_node()?,
             recursive: *recursive,
             propagation: match propagation {
                 spec::Propagation::Private => Propagation::Private,
@@ -154,13 +172,17 @@ fn mount(mount: &spec::Mount) -> Mount {
                 spec::Propagation::Shared => Propagation::Shared,
             },
         },
+        // What is mounted in a volume is not the volume's own.
+        spec::MountSource::Volume { name: _, subpath: _, no_copy: _ } => {
+            MountSource::Bind { path: on_node()?, recursive: false, propagation: Propagation::Private }
+        }
         spec::MountSource::Tmpfs { size, mode, exec } => MountSource::Tmpfs {
             size: *size,
             mode: *mode,
             options: if *exec { vec!["exec".to_string()] } else { Vec::new() },
         },
     };
-    Mount { target: target.into(), source, read_only: *read_only }
+    Ok(Mount { target: target.into(), source, read_only: *read_only })
 }
 
 fn files(files: &TaskFiles) -> Vec<HostFile> {
@@ -174,49 +196,11 @@ fn log(limits: &LogLimits, joined: &Joined) -> Log {
     Log::Binary { program: joined.programs.logger.clone(), dir: joined.log.clone(), max_size, max_files }
 }
 
-/// Where in a task's spec the container's field comes from: `shm_size` is `task.shmSize`. `None` for what the
-/// node adds itself.
-pub(in crate::tasks) fn path(field: &str) -> Option<String> {
-    const NODES_OWN: [&str; 6] = ["files", "log", "init", "labels", "assignment", "network"];
-    let first = field.split(['.', '[']).next().unwrap_or_default();
-    if NODES_OWN.contains(&first) {
-        return None;
-    }
-    let (first, rest) = field.split_at(first.len());
-    let first = if first == "read_only_root" { "read_only" } else { first };
-    let mut path = "task.".to_string();
-    let mut upper = false;
-    for letter in first.chars() {
-        match letter {
-            '_' => upper = true,
-            _ if std::mem::take(&mut upper) => path.push(letter.to_ascii_uppercase()),
-            _ => path.push(letter),
-        }
-    }
-    Some(path + rest)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::samples::{settings, task};
     use crate::tasks::container::tests::joined;
-
-    #[test]
-    fn fields_are_told_by_their_path_in_the_spec() {
-        for (field, wanted) in [
-            ("user", Some("task.user")),
-            ("shm_size", Some("task.shmSize")),
-            ("oom_score_adj", Some("task.oomScoreAdj")),
-            ("cap_add[2]", Some("task.capAdd[2]")),
-            ("sysctls[\"net.a_b\"]", Some("task.sysctls[\"net.a_b\"]")),
-            ("limits.memory", Some("task.limits.memory")),
-            ("log.dir", None),
-            ("files[0].source", None),
-        ] {
-            assert_eq!(path(field).as_deref(), wanted, "{field}");
-        }
-    }
 
     #[test]
     fn the_hash_is_of_what_runs() {
@@ -275,6 +259,15 @@ mod tests {
                     },
                     read_only: false,
                 },
+                spec::Mount {
+                    target: "/volume".into(),
+                    source: spec::MountSource::Volume {
+                        name: "{{.Service.Name}}".into(),
+                        subpath: Some("in/it".into()),
+                        no_copy: true,
+                    },
+                    read_only: true,
+                },
             ],
             logs: LogLimits { max_size: Bytes(1 << 20), max_files: 3 },
             ..TaskSpec::new("demo:1".parse().unwrap())
@@ -284,8 +277,18 @@ mod tests {
     #[test]
     fn every_field_of_a_spec_reaches_its_container() {
         let task = TaskAssignment { spec: full(), ..task(1) };
-        let joined = joined();
-        let made = spec(&task, 3, settings().cluster, &joined).unwrap();
+        let secret = Mount {
+            target: "/run/secrets/db".into(),
+            source: MountSource::Bind {
+                path: "/run/warren/secrets/x/db".into(),
+                recursive: false,
+                propagation: Propagation::Private,
+            },
+            read_only: true,
+        };
+        let sources = vec![Some("/srv/data".into()), None, Some("/data/volumes/web".into())];
+        let joined = Joined { sources, contents: vec![secret.clone()], ..joined() };
+        let made = spec(&task, &task.spec, 3, settings().cluster, &joined).unwrap();
         made.check().unwrap();
         let programs = &joined.programs;
         let wanted = ContainerSpec {
@@ -336,6 +339,16 @@ mod tests {
                     },
                     read_only: false,
                 },
+                Mount {
+                    target: "/volume".into(),
+                    source: MountSource::Bind {
+                        path: "/data/volumes/web".into(),
+                        recursive: false,
+                        propagation: Propagation::Private,
+                    },
+                    read_only: true,
+                },
+                secret,
             ],
             files: files(&joined.files),
             log: Log::Binary {
@@ -354,7 +367,8 @@ mod tests {
 
     #[test]
     fn nothing_said_is_nothing_asked_for() {
-        let made = spec(&task(1), 1, settings().cluster, &joined()).unwrap();
+        let task = task(1);
+        let made = spec(&task, &task.spec, 1, settings().cluster, &joined()).unwrap();
         let plain = ContainerSpec::new(made.id.clone(), made.owner.clone(), made.image.clone());
         let wanted = ContainerSpec {
             hostname: made.hostname.clone(),

@@ -1,12 +1,17 @@
 //! The agent is killed before and after each of its calls.
 
 use warren_types::Desired;
+use warren_types::spec::{ContentMount, HealthCheck, Probe};
 
 use super::*;
 use crate::samples::{port, task};
 
+/// With ports, a secret and a check, whose first result is there some milliseconds after the start.
 fn publishing() -> TaskAssignment {
-    TaskAssignment { ports: vec![port(8080)], ..task(1) }
+    let mut task = TaskAssignment { ports: vec![port(8080)], ..task(1) };
+    task.spec.secrets = vec![ContentMount::new("db".parse().unwrap())];
+    task.spec.health = Some(HealthCheck::new(Probe::Exec { command: vec!["/check".into()] }));
+    task
 }
 
 fn removing() -> TaskAssignment {

@@ -1,11 +1,12 @@
 //! Where a task's image comes from, and what that says of the task.
 
 use tokio::time::Instant;
-use warren_image::{Digest, Error, LayerProgress, Progress, Reference, Stage};
+use warren_image::{Digest, Error, LayerProgress, Progress, Reference, RegistryError, Stage};
 use warren_runtime::fake::Operation;
-use warren_types::{Desired, ImageDigest, PullPolicy, TaskState};
+use warren_types::{ContentKind, Desired, ImageDigest, PullPolicy, TaskState};
 
 use super::*;
+use crate::handlers::contents::courier::{Delivered, FetchError, Need};
 use crate::samples::{digest, tag, task};
 
 fn content(digit: char) -> Digest {
@@ -232,4 +233,32 @@ async fn an_image_that_went_meanwhile_is_got_again() {
     eventually("pulled", || async { machine.images.pulled() == [image().record()] }).await;
     machine.runtime.add_image(&image());
     agent.ready(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_wants_to_know_who_asks_is_told_what_managers_know() {
+    let machine = Machine::without_image();
+    let bytes = zeroize::Zeroizing::new(b"ann\nhush".to_vec());
+    let (kind, name) = (ContentKind::Credential, "docker.io".parse().unwrap());
+    machine.courier.answers(Ok(vec![Delivered { kind, name, number: 1, bytes }]));
+    machine.images.gives(&tag(), content('b'));
+    let agent = machine.immortal(wishing(vec![unsettled(1)]));
+    assert_eq!(agent.image(1).await, digest('b'));
+    assert_eq!(machine.courier.asked(), [Need::Credential(task_id(1))]);
+    assert_eq!(machine.images.users(), [Some("ann".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_refuses_while_no_manager_can_be_asked_is_asked_again() {
+    let machine = Machine::without_image();
+    let (registry, image, said) = ("docker.io".to_owned(), "demo:1".to_owned(), "no".to_owned());
+    machine.images.fails(&tag(), RegistryError::NeedsCredentials { registry, image, said }.into());
+    machine.courier.answers(Err(FetchError::Away("there is no session with one".into())));
+    let agent = machine.immortal(wishing(vec![unsettled(1)]));
+    let waits = agent.until(1, |report| report.reason.contains("no manager could be asked")).await;
+    assert_eq!(waits.state, TaskState::Preparing);
+    // Managers know none: now it is final.
+    machine.courier.answers(Ok(Vec::new()));
+    let rejected = agent.until(1, |report| report.state == TaskState::Rejected).await;
+    assert!(rejected.reason.contains("needs credentials"), "{}", rejected.reason);
 }

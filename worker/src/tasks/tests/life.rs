@@ -8,10 +8,9 @@ use tokio::time::Instant;
 use warren_network::{HostPort, PortHolder};
 use warren_runtime::ContainerId;
 use warren_runtime::fake::{Failure, Fault, Operation, Script};
-use warren_types::{Desired, RestartCondition, TaskState};
+use warren_types::{Desired, NodeCondition, RestartCondition, TaskState};
 
 use super::*;
-use crate::node::health::Condition;
 use crate::samples::{port, task};
 
 fn container(number: u64) -> ContainerId {
@@ -245,7 +244,7 @@ async fn tasks_keep_their_state_while_containerd_is_away() {
     let agent = machine.immortal(wishing(vec![task(1)]));
     agent.ready(1).await;
     machine.runtime.set_reachable(false);
-    eventually("noticed", || async { agent.health.has(Condition::Runtime) }).await;
+    eventually("noticed", || async { agent.health.has(NodeCondition::RuntimeDown) }).await;
     agent.want(vec![task(1), task(2)]);
     let waiting = agent.until(2, |report| report.reason.contains("not available")).await;
     assert_eq!(waiting.state, TaskState::Accepted);
@@ -256,7 +255,7 @@ async fn tasks_keep_their_state_while_containerd_is_away() {
     machine.runtime.set_reachable(true);
     agent.ready(2).await;
     assert!(back.elapsed() < Duration::from_secs(2), "work resumes at once");
-    eventually("over", || async { !agent.health.has(Condition::Runtime) }).await;
+    eventually("over", || async { !agent.health.has(NodeCondition::RuntimeDown) }).await;
     assert_eq!(agent.until(1, |report| report.reason.is_empty()).await.attempt, 1);
 }
 

@@ -13,8 +13,14 @@ use warren_network::{
 };
 use warren_runtime::fake::Fake;
 use warren_runtime::{
-    ContainerId, ContainerSpec, Exit, Found, Info, Result, Runtime, RuntimeEvent, Signal, Swept,
+    ContainerId, ContainerSpec, Exit, Found, ImageFiles, Info, Mount, ProcessSetup, Reference, Result,
+    RunsAs, Runtime, RuntimeEvent, Signal, Swept,
 };
+use warren_types::{TaskAssignment, TaskId};
+
+use super::around::FakeContents;
+use crate::tasks::contents::{Contents, Has};
+use crate::tasks::failure::Failure;
 
 /// How long an agent lives, in calls.
 #[derive(Debug)]
@@ -115,8 +121,20 @@ impl Runtime for Mortal<Fake> {
         self.life.through(self.door.set_ledger(id, ledger)).await
     }
 
+    async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {
+        self.life.through(self.door.process_setup(id)).await
+    }
+
     fn events(&self) -> BoxStream<'static, RuntimeEvent> {
         self.door.events()
+    }
+
+    async fn image_files(&self, image: &Reference) -> Result<ImageFiles> {
+        self.life.through(self.door.image_files(image)).await
+    }
+
+    async fn runs_as(&self, image: &Reference, user: Option<&str>) -> Result<RunsAs> {
+        self.life.through(self.door.runs_as(image, user)).await
     }
 
     async fn sweep_strays(&self) -> Result<Swept> {
@@ -125,6 +143,25 @@ impl Runtime for Mortal<Fake> {
 
     async fn remove_node(&self) -> Result<()> {
         self.life.through(Runtime::remove_node(&self.door)).await
+    }
+}
+
+#[tonic::async_trait]
+impl Contents for Mortal<FakeContents> {
+    async fn ensure(
+        &self,
+        task: &TaskAssignment,
+        node: &warren_types::NodeSettings,
+    ) -> std::result::Result<Vec<Mount>, Failure> {
+        self.life.through(self.door.ensure(task, node)).await
+    }
+
+    async fn remove(&self, task: &TaskId) -> std::result::Result<(), Failure> {
+        self.life.through(self.door.remove(task)).await
+    }
+
+    async fn sweep(&self, has: Has<'_>) -> std::result::Result<usize, Failure> {
+        self.life.through(self.door.sweep(has)).await
     }
 }
 

@@ -1,18 +1,19 @@
 //! What a spec says can be said on the command line, and arrives: flags → types → wire → bytes → wire →
 //! types.
 
-use clap::Parser;
-use proptest::collection::{btree_map, vec};
-use proptest::option;
-use proptest::prelude::*;
-use proptest::sample::{select, subsequence};
-use std::net::Ipv4Addr;
+mod strategies;
+
 use std::time::Duration;
+
+use clap::Parser;
+use proptest::prelude::*;
 use warren_proto::v1;
 use warren_types::{
-    Bytes, Device, DeviceAccess, HostEntry, Limits, Mount, MountSource, Propagation, Protocol, PublishMode,
-    PublishedPort, RestartCondition, Signal, Ulimit, UlimitName,
+    Device, HealthCheck, HostEntry, HttpHeader, Limits, Mount, MountSource, Probe, Protocol, PublishMode,
+    PublishedPort, Ulimit,
 };
+
+use strategies::specs;
 
 use super::*;
 use crate::args::{Cli, Command, ServiceCommand};
@@ -20,6 +21,11 @@ use crate::args::{Cli, Command, ServiceCommand};
 /// A colon or backslash of a path as it is written on a command line.
 fn escaped(path: &str) -> String {
     path.replace('\\', "\\\\").replace(':', "\\:")
+}
+
+/// The same where a comma ends something, too.
+fn escaped_all(text: &str) -> String {
+    escaped(text).replace(',', "\\,")
 }
 
 /// The command line that expresses `spec`. Every field is named, so that none can be forgotten.
@@ -74,10 +80,16 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
         devices,
         read_only,
         mounts,
+        secrets,
+        configs,
+        health,
         restart,
         logs,
     } = task;
     let mut flags = life_flags(restart, logs);
+    flags.extend(health.iter().flat_map(health_flags));
+    flags.extend(secrets.iter().map(|secret| format!("--secret={}", content_flag(secret))));
+    flags.extend(configs.iter().map(|config| format!("--config={}", content_flag(config))));
     let mut say = |flag: &str, value: String| flags.push(format!("--{flag}={value}"));
     say("image", image.to_string());
     say("pull", pull.as_str().to_owned());
@@ -154,174 +166,49 @@ fn mount_flag(Mount { target, source, read_only }: &Mount) -> (&'static str, Str
             options.push(if *exec { "exec" } else { "noexec" }.to_owned());
             ("tmpfs", format!("{}:{}", escaped(target), options.join(",")))
         }
+        MountSource::Volume { name, subpath, no_copy } => {
+            let subpath = subpath.iter().map(|path| format!(",subpath={}", escaped_all(path)));
+            let rest = subpath.chain(no_copy.then(|| ",nocopy".to_owned())).collect::<String>();
+            ("volume", format!("{}:{}:{access}{rest}", escaped_all(name), escaped_all(target)))
+        }
     }
 }
 
-fn paths() -> impl Strategy<Value = String> {
-    "(/[a-z:,\\\\= ]{1,4}[a-z]){1,2}"
+fn content_flag(mount: &ContentMount) -> String {
+    let ContentMount { source, target, uid, gid, mode, template } = mount;
+    let mut value = escaped_all(source.as_str());
+    value.extend(target.iter().map(|target| format!(":{}", escaped_all(target))));
+    value.extend(uid.map(|uid| format!(",uid={uid}")));
+    value.extend(gid.map(|gid| format!(",gid={gid}")));
+    value.extend(mode.map(|mode| format!(",mode={mode:o}")));
+    value.extend(template.then_some(",template"));
+    value
 }
 
-fn names() -> impl Strategy<Value = String> {
-    "[a-z][a-z0-9]{0,8}"
-}
-
-fn between(from: Duration, to: Duration) -> impl Strategy<Value = Duration> {
-    (from.as_millis() as u64..=to.as_millis() as u64).prop_map(Duration::from_millis)
-}
-
-fn mounts() -> impl Strategy<Value = Vec<Mount>> {
-    let bind = (paths(), select(Propagation::ALL.to_vec()), any::<bool>())
-        .prop_map(|(path, propagation, recursive)| MountSource::Bind { path, propagation, recursive });
-    let tmpfs = (option::of(4096..1u64 << 50), option::of(0..=0o7777u32), any::<bool>())
-        .prop_map(|(size, mode, exec)| MountSource::Tmpfs { size: size.map(Bytes), mode, exec });
-    let mount = (prop_oneof![bind, tmpfs], any::<bool>());
-    btree_map(paths(), mount, 0..4).prop_map(|mounts| {
-        let mount = |(target, (source, read_only))| Mount { target, source, read_only };
-        mounts.into_iter().map(mount).collect()
-    })
-}
-
-fn devices() -> impl Strategy<Value = Vec<Device>> {
-    let access = (1..8u8).prop_map(|bits| DeviceAccess {
-        read: bits & 1 != 0,
-        write: bits & 2 != 0,
-        mknod: bits & 4 != 0,
-    });
-    vec(
-        (paths(), paths(), access).prop_map(|(source, target, access)| Device { source, target, access }),
-        0..3,
-    )
-}
-
-fn ulimits() -> impl Strategy<Value = Vec<Ulimit>> {
-    let ulimit = |name: &'static str| {
-        any::<(Option<u64>, Option<u64>)>().prop_map(move |(one, other)| {
-            let greatest = |bound: &Option<u64>| bound.unwrap_or(u64::MAX);
-            let (soft, hard) = if greatest(&one) > greatest(&other) { (other, one) } else { (one, other) };
-            Ulimit { name: name.parse().unwrap(), soft, hard }
-        })
-    };
-    let names = subsequence(UlimitName::names().to_vec(), 0..3);
-    names.prop_flat_map(move |names| names.into_iter().map(ulimit).collect::<Vec<_>>())
-}
-
-fn capabilities() -> impl Strategy<Value = Vec<Capability>> {
-    vec(select(Capability::names().to_vec()).prop_map(|name| name.parse().unwrap()), 0..3)
-}
-
-fn restarts() -> impl Strategy<Value = RestartPolicy> {
-    use warren_types::spec::{LONGEST_RESTART_DELAY, MAX_RESTART_WINDOW, MAX_RESTARTS, MIN_RESTART_DELAY};
-    let delay = between(MIN_RESTART_DELAY, LONGEST_RESTART_DELAY);
-    let window = between(Duration::from_secs(1), MAX_RESTART_WINDOW);
-    (select(RestartCondition::ALL.to_vec()), delay, 0..=MAX_RESTARTS, window)
-        .prop_map(|(condition, delay, max, window)| RestartPolicy { condition, delay, max, window })
-}
-
-/// Limits, and reservations that do not exceed them.
-fn bounds() -> impl Strategy<Value = (Limits, Resources)> {
-    let limits = (option::of(10..1u64 << 20), option::of(6u64 << 20..1 << 40), option::of(1..=u32::MAX));
-    (limits, 0..1u64 << 21, 0..1u64 << 41).prop_map(|((cpu, memory, pids), reserved_cpu, reserved_memory)| {
-        let cpu_reserved = MilliCpu(cpu.map_or(reserved_cpu, |limit| reserved_cpu.min(limit)));
-        let memory_reserved = Bytes(memory.map_or(reserved_memory, |limit| reserved_memory.min(limit)));
-        let limits = Limits { cpu: cpu.map(MilliCpu), memory: memory.map(Bytes), pids };
-        (limits, Resources { cpu: cpu_reserved, memory: memory_reserved })
-    })
-}
-
-fn task_specs() -> impl Strategy<Value = TaskSpec> {
-    let command = option::of(("[^\0]{1,8}", vec("[^\0]{0,8}", 0..3)).prop_map(|(first, mut rest)| {
-        rest.insert(0, first);
-        rest
-    }));
-    let args = option::of(vec("[^\0]{0,8}", 0..4));
-    let env = btree_map("[^=\0]{1,8}", "[^\0]{0,8}", 0..4)
-        .prop_map(|env| env.into_iter().map(|(name, value)| EnvVar { name, value }).collect::<Vec<_>>());
-    let host = (names(), any::<u32>())
-        .prop_map(|(name, address)| HostEntry { name, address: Ipv4Addr::from(address) });
-    let image = "[a-z]{1,8}(:[a-z0-9]{1,4})?".prop_map(|text| text.parse().unwrap());
-    let signal = option::of((1..=64).prop_map(|number| Signal::from_number(number).unwrap()));
-    let logs = (64u64 << 10..=1 << 40, 1..=1000u32)
-        .prop_map(|(max_size, max_files)| LogLimits { max_size: Bytes(max_size), max_files });
-    let user = option::of("[a-z0-9._]{1,8}(:[a-z0-9]{1,8})?");
-    let process = (command, args, env, option::of(paths()), user, vec(names(), 0..3), option::of(names()));
-    let grace = between(Duration::ZERO, warren_types::spec::MAX_STOP_GRACE);
-    let life = (vec(host, 0..3), signal, grace, restarts(), logs);
-    let sysctls = btree_map("[a-z]{1,4}[.][a-z_]{1,8}", "[^\0\n]{0,8}", 0..3);
-    let rest = (bounds(), ulimits(), sysctls, option::of(4096..1u64 << 40), option::of(-1000..=1000));
-    let seccomp = select(vec![Seccomp::Default, Seccomp::Unconfined]);
-    let rights = (any::<[bool; 5]>(), capabilities(), capabilities(), seccomp, devices(), mounts());
-    (image, select(PullPolicy::ALL.to_vec()), process, life, rest, rights).prop_map(
-        |(image, pull, process, life, rest, rights)| {
-            let (command, args, env, workdir, user, groups, hostname) = process;
-            let (hosts, stop_signal, stop_grace, restart, logs) = life;
-            let ((limits, reservations), ulimits, sysctls, shm_size, oom_score_adj) = rest;
-            let (switches, cap_add, cap_drop, seccomp, devices, mounts) = rights;
-            let [tty, init, privileged, no_new_privileges, read_only] = switches;
-            let shm_size = shm_size.map(Bytes);
-            TaskSpec {
-                image,
-                pull,
-                command,
-                args,
-                env,
-                workdir,
-                user,
-                groups,
-                hostname,
-                hosts,
-                tty,
-                init,
-                stop_signal,
-                stop_grace,
-                limits,
-                reservations,
-                ulimits,
-                sysctls,
-                shm_size,
-                oom_score_adj,
-                privileged,
-                cap_add,
-                cap_drop,
-                no_new_privileges,
-                seccomp,
-                devices,
-                read_only,
-                mounts,
-                restart,
-                logs,
-            }
-        },
-    )
-}
-
-fn specs() -> impl Strategy<Value = ServiceSpec> {
-    let name = "[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap());
-    let mode = prop_oneof![
-        (0..=1_000_000u32).prop_map(|replicas| Mode::Replicated { replicas }),
-        Just(Mode::Global)
+fn health_flags(check: &HealthCheck) -> Vec<String> {
+    let HealthCheck { probe, interval, timeout, retries, start_period, start_interval } = check;
+    let mut flags = vec![
+        format!("--health-interval={}", time(*interval)),
+        format!("--health-timeout={}", time(*timeout)),
+        format!("--health-retries={retries}"),
+        format!("--health-start-period={}", time(*start_period)),
+        format!("--health-start-interval={}", time(*start_interval)),
     ];
-    let ports = btree_map(1..=u16::MAX, (option::of(any::<u32>()), 1..=u16::MAX), 0..4).prop_map(|ports| {
-        let port = |(host_port, (ip, container_port)): (u16, (Option<u32>, u16))| PublishedPort {
-            host_ip: ip.map(Ipv4Addr::from),
-            host_port,
-            container_port,
-            protocol: Protocol::Tcp,
-            mode: PublishMode::Host,
-        };
-        ports.into_iter().map(port).collect()
-    });
-    let constraint =
-        "node[.]((name|arch) (==|!=) [a-z]{1,4}|labels[.][a-z]{1,4} (in|notin) [(]a,b[)]|labels[.]x exists)"
-            .prop_map(|text| text.parse().unwrap());
-    let labels = btree_map("[a-zA-Z0-9._/-]{1,8}", ".{0,8}", 0..4);
-    (name, labels, mode, task_specs(), ports, vec(constraint, 0..3), option::of(1..=u32::MAX)).prop_map(
-        |(name, labels, mode, task, ports, constraints, most)| {
-            // A global service has one task per node anyway.
-            let max_per_node = most.filter(|_| mode != Mode::Global);
-            let placement = Placement { constraints, max_per_node };
-            ServiceSpec { name, labels, mode, task, ports, placement }
+    match probe {
+        Probe::Http { port, path, headers } => {
+            flags.push(format!("--health-http=:{port}{path}"));
+            let header = |HttpHeader { name, value }: &HttpHeader| format!("--health-header={name}={value}");
+            flags.extend(headers.iter().map(header));
+        }
+        Probe::Tcp { port } => flags.push(format!("--health-tcp={port}")),
+        Probe::Exec { command } => match command.as_slice() {
+            [shell, flag, words] if shell == "/bin/sh" && flag == "-c" => {
+                flags.push(format!("--health-cmd={words}"));
+            }
+            words => flags.extend(words.iter().map(|word| format!("--health-exec={word}"))),
         },
-    )
+    }
+    flags
 }
 
 /// What `warren service create` sends for this command line, as it arrives.

@@ -1,3 +1,6 @@
+mod contents;
+mod health;
+
 use clap::Parser;
 use serde_json::Value;
 
@@ -78,6 +81,17 @@ const EVERYTHING: &[&str] = &[
     "--group=audio",
     "--tmpfs=/tmp:size=64Mi,mode=700",
     "--bind=/srv/data:/data:ro,rslave",
+    "--volume=data:/var/lib/data:ro,subpath=a,nocopy",
+    "--secret=db,uid=33,mode=0440",
+    "--secret=key:/etc/key,template",
+    "--config=site",
+    "--health-http=/healthz",
+    "--health-header=Host=shop.example",
+    "--health-interval=10s",
+    "--health-timeout=2s",
+    "--health-retries=5",
+    "--health-start-period=1m",
+    "--health-start-interval=500ms",
     "--device=/dev/fuse",
     "--ulimit=nofile=1024:4096",
     "--sysctl=net.core.somaxconn=1024",
@@ -160,6 +174,41 @@ fn every_flag_reaches_the_spec() {
             propagation: rslave
             recursive: true
         readOnly: true
+      - target: /var/lib/data
+        source:
+          volume:
+            name: data
+            subpath: a
+            noCopy: true
+        readOnly: true
+      secrets:
+      - source: db
+        target: /run/secrets/db
+        uid: 33
+        mode: "0440"
+        template: false
+      - source: key
+        target: /etc/key
+        mode: "0400"
+        template: true
+      configs:
+      - source: site
+        target: /site
+        mode: "0444"
+        template: false
+      health:
+        probe:
+          http:
+            port: 80
+            path: /healthz
+            headers:
+            - name: Host
+              value: shop.example
+        interval: 10s
+        timeout: 2s
+        retries: 5
+        startPeriod: 1m
+        startInterval: 500ms
       restart:
         condition: on-failure
         delay: 2s
@@ -306,6 +355,11 @@ fn an_empty_value_is_the_default_again() {
         "--group-rm=audio",
         "--mount-rm=/tmp/",
         "--mount-rm=/data",
+        "--volume-rm=data",
+        "--secret-rm=db",
+        "--secret-rm=/etc/key",
+        "--config-rm=/site",
+        "--no-health",
         "--device-rm=/dev/fuse",
         "--ulimit-rm=nofile",
         "--sysctl-rm=net.core.somaxconn",

@@ -118,6 +118,7 @@ mod tests {
                 tasks: Vec::new(),
                 bound_to: None,
                 replaces_on: None,
+                volumes: Default::default(),
             }
         };
         let (web, api) = (group(1), group(2));
@@ -139,6 +140,7 @@ mod tests {
             tasks: Vec::new(),
             bound_to: None,
             replaces_on: None,
+            volumes: Default::default(),
         };
         let phrases = HostPorts.explain(&group, &[&view.candidates[0]]);
         let words: Vec<_> =

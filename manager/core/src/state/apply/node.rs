@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use warren_types::spec::validate_labels;
 use warren_types::{
-    Availability, Node, NodeDescription, NodeId, NodeName, NodeRole, NodeStatus, TaskId, TaskState,
-    Timestamp, Violation, Violations,
+    Availability, Health, Node, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole, NodeStatus,
+    TaskId, TaskState, Timestamp, Violation, Violations,
 };
 
 use super::Entry;
@@ -64,6 +64,7 @@ fn add(
         status_since: entry.now,
         session: 0,
         assignment: entry.index,
+        conditions: BTreeSet::new(),
     };
     state.index.add_node(&node);
     state.sum.add(digest::node(&node));
@@ -131,6 +132,7 @@ pub(super) fn remove(
                 observed.reason = reason.clone();
             }
             (observed.ready, observed.next_attempt, observed.removed) = (false, None, true);
+            observed.health = Health::None;
             task.lost_since = None;
         });
     }
@@ -183,6 +185,30 @@ pub(super) fn set_status(
         put_status(state, entry, id, status);
     }
     Ok(Answer::Done)
+}
+
+/// What the node's agent says is wrong with it.
+pub(super) fn set_conditions(
+    state: &mut State,
+    entry: &mut Entry,
+    id: NodeId,
+    session: u64,
+    conditions: &BTreeSet<NodeCondition>,
+) -> Result<Answer, Refusal> {
+    let known = state.nodes.get(&id).ok_or_else(|| Refusal::not_found(Kind::Node, id))?;
+    if session != known.session {
+        let (node, current) = (known.name.clone(), known.session);
+        return Err(Refusal::StaleSession { node, sent: session, current });
+    }
+    if known.conditions == *conditions {
+        return Ok(Answer::Node { id, version: known.version });
+    }
+    state.update_node(id, |node| {
+        node.conditions.clone_from(conditions);
+        node.version = entry.index;
+    });
+    entry.changes.push(Change::Node(id));
+    Ok(Answer::Node { id, version: entry.index })
 }
 
 /// Sets the status, and on every task that holds the node since when it is lost.

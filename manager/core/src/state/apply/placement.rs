@@ -1,32 +1,41 @@
 //! Giving tasks to nodes. Plans are made on a snapshot, so each placement is looked at again here;
-//! addresses are given out only here, so two plans can never give out the same one.
+//! addresses are given out and volumes are bound to nodes only here, so two plans can never do it twice.
 
 use std::net::Ipv4Addr;
 
-use warren_types::{Availability, Node, NodeId, NodeStatus, Task, TaskId};
+use warren_types::{Availability, Node, NodeId, NodeStatus, Task, TaskId, VolumeName};
 
-use super::Entry;
+use super::{Entry, volume};
 use crate::state::{Answer, State, address, digest};
 
 pub(super) fn assign(state: &mut State, entry: &mut Entry, placements: &[(TaskId, NodeId)]) -> Answer {
     for (task, node) in placements.iter().copied() {
-        let Some((address, cursor)) = place(state, entry, task, node) else { continue };
+        let Some(Place { address, cursor, volumes }) = place(state, entry, task, node) else { continue };
         if let Some(before) = state.cursors.insert(node, cursor) {
             state.sum.remove(digest::cursor(node, before));
         }
         state.sum.add(digest::cursor(node, cursor));
+        volume::settle(state, entry, &volumes, node);
         state.update_task(entry, task, |task| {
             task.node = Some(node);
             task.address = Some(address);
+            task.volumes = volumes;
         });
         state.touch_assignment(entry, node);
     }
     Answer::Done
 }
 
-/// The address that the task gets on the node, and the node's next address cursor; `None` if the task
-/// cannot go there any more.
-fn place(state: &State, entry: &Entry, task: TaskId, node: NodeId) -> Option<(Ipv4Addr, u32)> {
+/// What a task gets on a node.
+struct Place {
+    address: Ipv4Addr,
+    /// The node's next address cursor.
+    cursor: u32,
+    volumes: Vec<VolumeName>,
+}
+
+/// What the task gets on the node; `None` if it cannot go there any more.
+fn place(state: &State, entry: &Entry, task: TaskId, node: NodeId) -> Option<Place> {
     let task = state.tasks.get(&task)?;
     let node = state.nodes.get(&node)?;
     let held_back = task.not_before.is_some_and(|time| time > entry.now);
@@ -37,7 +46,10 @@ fn place(state: &State, entry: &Entry, task: TaskId, node: NodeId) -> Option<(Ip
         return None;
     }
     let cursor = state.cursors.get(&node.id).copied().unwrap_or(0);
-    address::next_free(node.subnet, cursor, |address| state.index.addresses.contains_key(&address))
+    let volumes = state.volumes_at(task, node).ok()?;
+    let taken = |address| state.index.addresses.contains_key(&address);
+    let (address, cursor) = address::next_free(node.subnet, cursor, taken)?;
+    Some(Place { address, cursor, volumes })
 }
 
 fn has_room(state: &State, task: &Task, node: &Node) -> bool {

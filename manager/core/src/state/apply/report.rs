@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use warren_types::{
-    Desired, Id, ImageDigest, NodeId, Observed, Service, ServiceId, Task, TaskReport, TaskState, Timestamp,
+    Desired, Health, Id, ImageDigest, NodeId, Observed, Service, ServiceId, Task, TaskReport, TaskState,
+    Timestamp,
 };
 
 use super::Entry;
@@ -77,8 +78,14 @@ fn merge(task: &Task, report: &TaskReport, now: Timestamp) -> Option<Observed> {
     if counts {
         new.attempt = report.attempt;
         new.state = report.state;
-        new.reason = reason(&old.reason, &report.reason);
-        new.ready = report.ready && report.state == TaskState::Running;
+        let running = report.state == TaskState::Running;
+        // What is stopped because of its checks keeps what they said: its slot is judged by that.
+        if !was_unhealthy(old, task.desired) {
+            new.reason = reason(&old.reason, &report.reason);
+            new.health = if running { report.health } else { Health::None };
+        }
+        let well = matches!(new.health, Health::None | Health::Healthy);
+        new.ready = report.ready && running && well;
         new.exit = report.exit.or(old.exit);
         new.next_attempt = report.next_attempt.filter(|_| !report.state.is_terminal());
     }
@@ -92,10 +99,18 @@ fn merge(task: &Task, report: &TaskReport, now: Timestamp) -> Option<Observed> {
     (new != *old).then_some(new)
 }
 
+/// It was unhealthy when managers told it to stop.
+fn was_unhealthy(observed: &Observed, desired: Desired) -> bool {
+    observed.health == Health::Unhealthy && desired > Desired::Running
+}
+
 /// A task of which nothing is left has ended, also when its worker cannot tell how.
 fn conclude(observed: &mut Observed, desired: Desired) {
     observed.ready = false;
     observed.next_attempt = None;
+    if !was_unhealthy(observed, desired) {
+        observed.health = Health::None;
+    }
     if observed.state.is_terminal() {
         return;
     }

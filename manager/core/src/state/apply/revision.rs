@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::mem::discriminant;
 use std::sync::Arc;
 
-use warren_types::{ImageDigest, Revision, Service, ServiceId, ServiceSpec, TaskSpec, Violation, Violations};
+use warren_types::{
+    ContentId, ContentUse, ImageDigest, Revision, Service, ServiceId, ServiceSpec, TaskSpec, Violation,
+    Violations,
+};
 
 use super::{Entry, service};
 use crate::state::{Answer, Refusal, State};
@@ -21,11 +24,17 @@ pub(super) fn update(
     force: bool,
 ) -> Result<Answer, Refusal> {
     let known = service::find_staying(state, id)?;
-    if *known.spec == *spec && !force {
+    let contents = state.resolve(&spec.task);
+    // After a rollback to earlier contents, the same spec means the current ones again.
+    if *known.spec == *spec && contents.as_ref() == Ok(&known.revision.contents) && !force {
         return Ok(service::answer(known));
     }
     let mut wrong = Violations::default();
     wrong.nest("spec", spec.validate());
+    let contents = contents.unwrap_or_else(|missing| {
+        wrong.nest("spec.task", missing);
+        Vec::new()
+    });
     if known.spec.name != spec.name {
         wrong
             .add("spec.name", format!("the service is called {}; a name cannot be changed", known.spec.name));
@@ -41,17 +50,19 @@ pub(super) fn update(
     }
     wrong.into_result(()).map_err(Refusal::Invalid)?;
     service::has_version(known, version)?;
-    let ServiceSpec { task, ports, placement, .. } = spec;
     let current = &known.revision;
-    let same = current.task == *task && current.ports == *ports && current.placement == *placement;
-    let next = (!same || force).then(|| Revision {
+    let next = Revision {
         number: current.number.saturating_add(1),
         created_at: entry.now,
-        task: task.clone(),
-        ports: ports.clone(),
-        placement: placement.clone(),
+        task: spec.task.clone(),
+        ports: spec.ports.clone(),
+        placement: spec.placement.clone(),
         forced: if force { most_forced(known).saturating_add(1) } else { current.forced },
-    });
+        contents,
+        labels: spec.template_labels(),
+    };
+    state.volumes_stay(&next)?;
+    let next = (!same_content(&next, current)).then_some(next);
     change(state, entry, id, spec.clone(), next, None)
 }
 
@@ -76,6 +87,8 @@ pub(super) fn rollback(
         }
         None => known.history.last().ok_or_else(|| Refusal::NothingBefore { service: name.clone() })?,
     };
+    state.keeps(name, target)?;
+    state.volumes_stay(target)?;
     let pin = known.pins.get(&target.number).cloned();
     let is_so =
         same_content(target, &known.revision) && pin.as_ref() == known.pins.get(&known.revision.number);
@@ -90,10 +103,30 @@ pub(super) fn rollback(
     change(state, entry, id, spec, Some(next), pin)
 }
 
+/// Gives a service whose current revision uses an earlier version of the content a revision with that one. What its
+/// image is stays: nobody asked for another.
+pub(super) fn follow(
+    state: &mut State,
+    entry: &mut Entry,
+    id: ServiceId,
+    content: ContentId,
+    number: u64,
+) -> Result<(), Refusal> {
+    let Some(known) = state.services.get(&id).filter(|service| !service.removing) else { return Ok(()) };
+    let old = |used: &ContentUse| used.id == content && used.number < number;
+    let Some(place) = known.revision.contents.iter().position(old) else { return Ok(()) };
+    let mut next = Revision::clone(&known.revision);
+    next.contents[place].number = number;
+    (next.number, next.created_at) = (next.number.saturating_add(1), entry.now);
+    let pin = known.pins.get(&known.revision.number).cloned();
+    revise(state, entry, id, Some(next), pin, |_| ()).map(drop)
+}
+
 /// They differ in nothing but their numbers.
 fn same_content(one: &Revision, other: &Revision) -> bool {
-    let Revision { number: _, created_at: _, task, ports, placement, forced } = one;
+    let Revision { number: _, created_at: _, task, ports, placement, forced, contents, labels } = one;
     (task, ports, placement, forced) == (&other.task, &other.ports, &other.placement, &other.forced)
+        && (contents, labels) == (&other.contents, &other.labels)
 }
 
 /// What would be done again if it came twice is done for one version of the service.
@@ -120,9 +153,25 @@ fn change(
     let before = state.services.get(&id).map(|service| service.spec.clone());
     state.index.publish(id, &spec.ports);
     before.into_iter().for_each(|before| state.index.withdraw(&before.ports));
+    revise(state, entry, id, next, pin, |service| service.spec = Arc::new(spec))
+}
+
+/// Makes the change, and the revision, if there is one, the current one.
+fn revise(
+    state: &mut State,
+    entry: &mut Entry,
+    id: ServiceId,
+    next: Option<Revision>,
+    pin: Option<ImageDigest>,
+    change: impl FnOnce(&mut Service),
+) -> Result<Answer, Refusal> {
+    if let (Some(next), Some(service)) = (&next, state.services.get(&id)) {
+        state.index.use_by(id, next);
+        state.index.unuse_by(id, &service.revision);
+    }
     let users = state.users(id);
     service::update(state, entry, id, |service| {
-        service.spec = Arc::new(spec);
+        change(service);
         let Some(next) = next else { return };
         if let Some(pin) = pin.or_else(|| own_pin(&next.task)) {
             service.pins.insert(next.number, pin);

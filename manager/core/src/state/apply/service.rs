@@ -16,7 +16,6 @@ pub(super) fn create(
 ) -> Result<Answer, Refusal> {
     let mut wrong = Violations::default();
     wrong.nest("spec", spec.validate());
-    wrong.into_result(()).map_err(Refusal::Invalid)?;
     let taken = |name: String| Err(Refusal::AlreadyExists { kind: Kind::Service, name });
     if let Some(same) = state.services.get(&id) {
         return match *same.spec == *spec {
@@ -25,6 +24,11 @@ pub(super) fn create(
             false => taken(same.spec.name.to_string()),
         };
     }
+    let contents = state.resolve(&spec.task).unwrap_or_else(|missing| {
+        wrong.nest("spec.task", missing);
+        Vec::new()
+    });
+    wrong.into_result(()).map_err(Refusal::Invalid)?;
     if state.index.service_names.contains_key(&spec.name) {
         return taken(spec.name.to_string());
     }
@@ -36,7 +40,10 @@ pub(super) fn create(
         ports: spec.ports.clone(),
         placement: spec.placement.clone(),
         forced: 0,
+        contents,
+        labels: spec.template_labels(),
     };
+    state.volumes_stay(&revision)?;
     let service = Service {
         id,
         version: entry.index,
@@ -93,6 +100,8 @@ pub(super) fn remove(
         return Ok(answer(service));
     }
     has_version(service, version)?;
+    let revision = service.revision.clone();
+    state.index.unuse_by(id, &revision);
     update(state, entry, id, |service| service.removing = true)
 }
 

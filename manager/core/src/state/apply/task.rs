@@ -27,9 +27,14 @@ pub(super) fn create(
     }
     let service = service.clone();
     let mut next_task = service.next_task;
+    // A slot is decided on once, so that what one item makes is not what another one asks for the second time.
+    let mut seen = BTreeSet::new();
     for new in slots.iter().filter(|new| new.desired <= Desired::Running) {
         let NewTask { slot, not_before, desired, replaces, bound_to } = *new;
-        if !is_wanted(state, &service.spec.mode, slot, bound_to) || !has_room(state, id, slot, replaces) {
+        if !seen.insert(slot)
+            || !is_wanted(state, &service.spec.mode, slot, bound_to)
+            || !has_room(state, id, slot, replaces)
+        {
             continue;
         }
         let task = Task {
@@ -41,12 +46,13 @@ pub(super) fn create(
             bound_to,
             node: None,
             address: None,
+            volumes: Vec::new(),
             desired,
             observed: Observed::new(entry.now),
             lost_since: None,
         };
         next_task = next_task.saturating_add(1);
-        state.index.change_task(&task.revision, None, Some(Facets::of(&task)));
+        state.index.change_task(&task, None, Some(Facets::of(&task)));
         entry.changes.push(Change::Task(task.id));
         state.sum.add(digest::task(&task));
         state.tasks.insert(task.id, Arc::new(task));
@@ -98,7 +104,7 @@ pub(super) fn delete(state: &mut State, entry: &mut Entry, tasks: &[TaskId]) -> 
         let Some(task) = state.tasks.get(&id).filter(|task| !task.is_live() && !task.holds_node()) else {
             continue;
         };
-        state.index.change_task(&task.revision, Some(Facets::of(task)), None);
+        state.index.change_task(task, Some(Facets::of(task)), None);
         state.sum.remove(digest::task(task));
         state.tasks.remove(&id);
         services.insert(id.service);

@@ -1,15 +1,21 @@
 //! What one task runs, as one number.
 
+use std::time::Duration;
+
 use warren_types::spec::{LogLimits, MountSource};
 use warren_types::{
-    Device, DeviceAccess, EnvVar, HostEntry, Limits, Mount, Propagation, PullPolicy, Resources,
-    RestartCondition, RestartPolicy, Seccomp, TaskSpec, Ulimit,
+    ContentMount, Device, DeviceAccess, EnvVar, HealthCheck, HostEntry, HttpHeader, Limits, Mount, Probe,
+    Propagation, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp, TaskSpec, Ulimit,
 };
 
-use super::{Kind, flags, hash, list, pair, text};
+use super::{Kind, flags, hash, later, list, pair, text};
 
 pub(super) fn task_spec(spec: &TaskSpec) -> u64 {
-    hash([Kind::TaskSpec as u64, process(spec), bounds(spec), rights(spec), storage(spec), life(spec)])
+    let known =
+        hash([Kind::TaskSpec as u64, process(spec), bounds(spec), rights(spec), storage(spec), life(spec)]);
+    let TaskSpec { secrets, configs, .. } = spec;
+    let [secrets, configs] = [secrets, configs].map(|mounts| list(mounts.iter().map(content_mount)));
+    later(later(later(known, 1, secrets), 2, configs), 3, checks(spec))
 }
 
 /// What is run, and what it sees.
@@ -105,6 +111,10 @@ fn storage(spec: &TaskSpec) -> u64 {
                 };
                 hash([1, text(path), propagation, u64::from(*recursive)])
             }
+            MountSource::Volume { name, subpath, no_copy } => {
+                let given = flags([subpath.is_some(), *no_copy]);
+                hash([3, text(name), text(subpath.as_deref().unwrap_or_default()), given.into()])
+            }
             MountSource::Tmpfs { size, mode, exec } => {
                 let given = flags([size.is_some(), mode.is_some(), *exec]);
                 hash([2, size.map_or(0, |size| size.0), pair(given, mode.unwrap_or(0)), 0])
@@ -115,7 +125,35 @@ fn storage(spec: &TaskSpec) -> u64 {
     hash([u64::from(*read_only), list(mounts.iter().map(mount))])
 }
 
-/// How it is started again, stopped and remembered. The other four look at the fields that are skipped here; one
+fn content_mount(mount: &ContentMount) -> u64 {
+    let ContentMount { source, target, uid, gid, mode, template } = mount;
+    let given = [target.is_some(), uid.is_some(), gid.is_some(), mode.is_some(), *template];
+    hash([
+        text(source.as_str()),
+        text(target.as_deref().unwrap_or_default()),
+        pair(uid.unwrap_or(0), gid.unwrap_or(0)),
+        pair(mode.unwrap_or(0), flags(given)),
+    ])
+}
+
+/// How it is found to be well; 0 for while it runs.
+fn checks(spec: &TaskSpec) -> u64 {
+    let TaskSpec { health: Some(check), .. } = spec else { return 0 };
+    let HealthCheck { probe, interval, timeout, retries, start_period, start_interval } = check;
+    let probe = match probe {
+        Probe::Http { port, path, headers } => {
+            let words = headers.iter().flat_map(|HttpHeader { name, value }| [text(name), text(value)]);
+            hash([1, u64::from(*port), text(path), list(words)])
+        }
+        Probe::Tcp { port } => hash([2, u64::from(*port), 0, 0]),
+        Probe::Exec { command } => hash([3, list(command.iter().map(|word| text(word))), 0, 0]),
+    };
+    let period = |period: &Duration| hash([period.as_secs(), period.subsec_nanos().into()]);
+    let (interval, timeout) = (period(interval), period(timeout));
+    hash([probe, interval, timeout, u64::from(*retries), period(start_period), period(start_interval)])
+}
+
+/// How it is started again, stopped and remembered. The others look at the fields that are skipped here; one
 /// that none of them names does not compile.
 fn life(spec: &TaskSpec) -> u64 {
     let TaskSpec {
@@ -145,6 +183,9 @@ fn life(spec: &TaskSpec) -> u64 {
         devices: _,
         read_only: _,
         mounts: _,
+        secrets: _,
+        configs: _,
+        health: _,
         stop_signal,
         stop_grace,
         restart: RestartPolicy { condition, delay, max, window },

@@ -1,10 +1,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_types::{Bytes, ClusterId, Desired, MilliCpu, ServiceId, TaskSpec, TaskState, Timestamp};
+use warren_types::{
+    Availability, Bytes, ClusterId, ContentId, ContentKind, ContentUse, Desired, MilliCpu, Node,
+    NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus, Resources, ServiceId, TaskSpec, TaskState,
+    Timestamp,
+};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
 
+mod storage;
 mod task_specs;
 mod tokens;
 
@@ -28,7 +34,20 @@ fn spec() -> ServiceSpec {
 
 fn a_revision() -> Revision {
     let ServiceSpec { task, ports, placement, .. } = spec();
-    Revision { number: 1, created_at: Timestamp(10), task, ports, placement, forced: 0 }
+    Revision {
+        number: 1,
+        created_at: Timestamp(10),
+        task,
+        ports,
+        placement,
+        forced: 0,
+        contents: Vec::new(),
+        labels: BTreeMap::new(),
+    }
+}
+
+fn used(number: u64) -> ContentUse {
+    ContentUse { kind: ContentKind::Secret, name: "key".parse().unwrap(), id: ContentId(Id(1)), number }
 }
 
 fn pin(letter: char) -> warren_types::ImageDigest {
@@ -65,6 +84,7 @@ fn a_task() -> Task {
         bound_to: None,
         node: None,
         address: None,
+        volumes: Vec::new(),
         desired: Desired::Running,
         observed: Observed::new(Timestamp(30)),
         lost_since: None,
@@ -96,6 +116,7 @@ fn a_node() -> Node {
         status_since: Timestamp(1),
         session: 0,
         assignment: 2,
+        conditions: [].into(),
     }
 }
 
@@ -142,6 +163,11 @@ fn every_field_of_a_task_counts() {
         |t| t.bound_to = Some(NodeId(Id(1 << 64))),
         |t| t.observed.next_attempt = Some(Timestamp(0)),
         |t| t.observed.next_attempt = Some(Timestamp(31)),
+        |t| t.volumes = vec!["a".parse().unwrap()],
+        |t| t.volumes = vec!["a".parse().unwrap(), "a".parse().unwrap()],
+        |t| t.observed.health = Health::Starting,
+        |t| t.observed.health = Health::Healthy,
+        |t| t.observed.health = Health::Unhealthy,
     ];
     check(task, &a_task(), changes);
 }
@@ -185,6 +211,18 @@ fn every_field_of_a_service_counts() {
         |s| Arc::make_mut(&mut s.revision).created_at = Timestamp(11),
         |s| Arc::make_mut(&mut s.revision).forced = 1,
         |s| Arc::make_mut(&mut s.revision).placement = constraints("node.id exists"),
+        |s| Arc::make_mut(&mut s.revision).contents = vec![used(1)],
+        |s| Arc::make_mut(&mut s.revision).contents = vec![used(2)],
+        |s| Arc::make_mut(&mut s.revision).contents = vec![ContentUse { id: ContentId(Id(2)), ..used(1) }],
+        |s| {
+            Arc::make_mut(&mut s.revision).contents =
+                vec![ContentUse { kind: ContentKind::Config, ..used(1) }]
+        },
+        |s| {
+            Arc::make_mut(&mut s.revision).contents =
+                vec![ContentUse { name: "a".parse().unwrap(), ..used(1) }]
+        },
+        |s| Arc::make_mut(&mut s.revision).labels = [("tier".into(), "front".into())].into(),
         |s| s.history = vec![Arc::new(a_revision())],
         |s| s.history = vec![Arc::new(a_revision()), Arc::new(a_revision())],
         |s| s.pins = [(1, pin('a'))].into(),
@@ -222,6 +260,12 @@ fn every_field_of_a_node_counts() {
         |n| n.availability = Availability::Drain,
         |n| n.description.disk = Bytes(1),
         |n| n.description.os = "plan9".into(),
+        |n| n.conditions = [NodeCondition::RuntimeDown].into(),
+        |n| n.conditions = [NodeCondition::NetworkBroken].into(),
+        |n| n.conditions = [NodeCondition::DiskLow].into(),
+        |n| n.conditions = [NodeCondition::MemoryPressure].into(),
+        |n| n.conditions = [NodeCondition::ClockOff].into(),
+        |n| n.conditions = NodeCondition::ALL.into(),
     ];
     check(node, &a_node(), changes);
     assert_ne!(cursor(NodeId(Id(1)), 2), cursor(NodeId(Id(2)), 1));

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use warren_types::{Id, Node, NodeId, Service, ServiceId, Task, TaskId, Token, TokenId};
+use warren_types::{
+    Content, ContentId, ContentKind, Id, Node, NodeId, Service, ServiceId, Task, TaskId, Token, TokenId,
+    Volume, VolumeId,
+};
 
 use crate::state::{Kind, Refusal, State};
 
@@ -56,6 +59,39 @@ impl State {
         let tokens =
             |(least, greatest)| self.tokens.range(TokenId(least)..=TokenId(greatest)).map(|(_, token)| token);
         only(Kind::Token, reference, id_range(reference).map(tokens), |token| token.id.to_string())
+    }
+
+    /// The content of that kind with that name, id, or unique beginning of an id; a name wins.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
+    pub fn find_content(&self, kind: ContentKind, reference: &str) -> Result<&Arc<Content>, Refusal> {
+        let name = reference.parse().ok();
+        let named = name.and_then(|name| self.content_named(kind, &name));
+        let contents = |(least, greatest)| {
+            let found = self.contents.range(ContentId(least)..=ContentId(greatest));
+            found.map(|(_, content)| content).filter(|content| content.kind == kind)
+        };
+        let any = || {
+            let matches = id_range(reference).map(contents);
+            only(Kind::Content(kind), reference, matches, |content| content.id.to_string())
+        };
+        named.map_or_else(any, Ok)
+    }
+
+    /// The volume of that name, id, or unique beginning of an id; a name wins.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
+    pub fn find_volume(&self, reference: &str) -> Result<&Arc<Volume>, Refusal> {
+        let named = self.index.volume_names.get(reference).and_then(|id| self.volumes.get(id));
+        let volumes = |(least, greatest)| {
+            self.volumes.range(VolumeId(least)..=VolumeId(greatest)).map(|(_, volume)| volume)
+        };
+        let any = || {
+            only(Kind::Volume, reference, id_range(reference).map(volumes), |volume| volume.id.to_string())
+        };
+        named.map_or_else(any, Ok)
     }
 
     /// The task of that id (the service's part may be shortened as for a service), or the current task of a

@@ -1,8 +1,10 @@
 //! Nodes, and the tokens that make machines nodes.
 
-use warren_proto::convert::{availability, node_role, node_status};
+use std::collections::BTreeSet;
+
+use warren_proto::convert::{availability, node_condition, node_role, node_status};
 use warren_proto::v1;
-use warren_types::{Node, Token, Violations};
+use warren_types::{Node, NodeCondition, Token, Violations};
 
 use super::super::read::{at, given, hash, text};
 use super::super::write::bytes;
@@ -23,6 +25,7 @@ pub(super) fn stored_node(node: &Node, address_cursor: u32) -> v1::StoredNode {
         role: v1::NodeRole::from(node.role).into(),
         labels: node.labels.clone(),
         availability: v1::Availability::from(node.availability).into(),
+        conditions: wire_conditions(&node.conditions),
     }
 }
 
@@ -41,7 +44,18 @@ pub(super) fn node(stored: v1::StoredNode) -> Result<Node, Violations> {
         status_since: at(stored.status_since),
         session: stored.session,
         assignment: stored.assignment,
+        conditions: conditions(&stored.conditions)?,
     })
+}
+
+/// In order.
+pub(in crate::raft::codec) fn wire_conditions(conditions: &BTreeSet<NodeCondition>) -> Vec<i32> {
+    conditions.iter().map(|condition| v1::NodeCondition::from(*condition).into()).collect()
+}
+
+/// The conditions that [`wire_conditions`] wrote.
+pub(in crate::raft::codec) fn conditions(wire: &[i32]) -> Result<BTreeSet<NodeCondition>, Violations> {
+    wire.iter().map(|condition| node_condition(*condition)).collect()
 }
 
 pub(super) fn stored_token(token: &Token) -> v1::StoredToken {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 use warren_types::{
-    ImageDigest, Placement, PublishedPort, Revision, Service, TaskSpec, Violation, Violations,
+    ContentUse, ImageDigest, Placement, PublishedPort, Revision, Service, TaskSpec, Violation, Violations,
 };
 
 use super::super::read::{at, given, optional, text};
@@ -35,6 +35,8 @@ fn stored_revision(revision: &Revision, pins: &BTreeMap<u64, ImageDigest>) -> v1
         placement: (revision.placement != Placement::default()).then(|| (&revision.placement).into()),
         forced: revision.forced,
         digest: pins.get(&revision.number).map(ToString::to_string).unwrap_or_default(),
+        contents: revision.contents.iter().map(Into::into).collect(),
+        labels: revision.labels.clone(),
     }
 }
 
@@ -73,5 +75,7 @@ fn revision(stored: v1::StoredRevision, path: impl Fn(&str) -> String) -> Result
         ports: stored.ports.into_iter().map(PublishedPort::try_from).collect::<Result<_, _>>()?,
         placement: stored.placement.map(Placement::try_from).transpose()?.unwrap_or_default(),
         forced: stored.forced,
+        contents: stored.contents.into_iter().map(ContentUse::try_from).collect::<Result<_, _>>()?,
+        labels: stored.labels,
     })
 }

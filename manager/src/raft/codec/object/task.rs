@@ -7,7 +7,7 @@ use warren_proto::convert::desired;
 use warren_proto::v1;
 use warren_types::{Observed, Revision, ServiceId, Task, TaskId, TaskReport, Violation, Violations};
 
-use super::super::read::{at, given, optional, text};
+use super::super::read::{at, given, optional, text, texts};
 
 pub(super) fn stored_task(task: &Task) -> v1::StoredTask {
     let observed = TaskReport {
@@ -20,6 +20,7 @@ pub(super) fn stored_task(task: &Task) -> v1::StoredTask {
         exit: task.observed.exit,
         removed: task.observed.removed,
         next_attempt: task.observed.next_attempt,
+        health: task.observed.health,
         // Kept as the pin of its revision.
         image: None,
     };
@@ -36,6 +37,7 @@ pub(super) fn stored_task(task: &Task) -> v1::StoredTask {
         observed: Some((&observed).into()),
         lost_since: task.lost_since.map(|at| at.0),
         bound_to: task.bound_to.map(|id| id.to_string()).unwrap_or_default(),
+        volumes: task.volumes.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -62,6 +64,7 @@ pub(super) fn task(
         bound_to: optional("task.boundTo", &stored.bound_to)?,
         node: optional("task.nodeId", &stored.node_id)?,
         address: optional("task.address", &stored.address)?,
+        volumes: texts("task.volumes", &stored.volumes)?,
         desired: desired(stored.desired)?,
         observed: Observed {
             state: observed.state,
@@ -72,6 +75,7 @@ pub(super) fn task(
             exit: observed.exit,
             removed: observed.removed,
             next_attempt: observed.next_attempt,
+            health: observed.health,
         },
         lost_since: stored.lost_since.map(at),
     })

@@ -116,6 +116,8 @@ fn objects_mean_what_they_meant() {
             Record::Node(_) => "node",
             Record::Task(_) => "task",
             Record::Token(_) => "token",
+            Record::Content(_) => "content",
+            Record::Volume(_) => "volume",
         };
         (format!("{number:02} {kind}"), Entry { bytes, words: format!("{record:#?}") })
     });

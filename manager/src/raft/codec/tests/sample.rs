@@ -1,15 +1,17 @@
 //! One of everything that is stored, with every field set somewhere: the golden files hold the tests to that.
 
+mod storage;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use warren_core::{Command, LEVEL, NewTask, Outcome, State};
 use warren_types::{
-    Availability, Bytes, ClusterId, Desired, Device, DeviceAccess, EnvVar, Exit, HostEntry, Id, Limits,
-    LogLimits, MilliCpu, Mode, Mount, MountSource, NodeDescription, NodeId, NodeRole, NodeStatus, Placement,
-    Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition,
-    RestartPolicy, Seccomp, ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
-    TokenHash, TokenId, Ulimit,
+    Availability, Bytes, ClusterId, ContentMount, Desired, Device, DeviceAccess, EnvVar, Exit, Health,
+    HostEntry, Id, Limits, LogLimits, MilliCpu, Mode, Mount, MountSource, NodeDescription, NodeId, NodeRole,
+    NodeStatus, Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources,
+    RestartCondition, RestartPolicy, Seccomp, ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec,
+    TaskState, Timestamp, TokenHash, TokenId, Ulimit,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));
@@ -25,7 +27,7 @@ fn task_spec() -> TaskSpec {
         pull: PullPolicy::Always,
         command: Some(vec!["/bin/web".into()]),
         args: Some(vec!["-v".into(), "2".into()]),
-        env: vec![EnvVar { name: "A".into(), value: "1".into() }],
+        env: vec![EnvVar { name: "A".into(), value: "{{.Service.Labels.app}}".into() }],
         workdir: Some("/srv".into()),
         user: Some("web:web".into()),
         groups: vec!["video".into()],
@@ -55,7 +57,11 @@ fn task_spec() -> TaskSpec {
         mounts: vec![
             Mount { target: "/data".into(), source: bind, read_only: true },
             Mount { target: "/tmp".into(), source: tmpfs, read_only: false },
+            storage::mount("data"),
         ],
+        secrets: vec![storage::secret()],
+        configs: vec![ContentMount::new("conf".parse().unwrap())],
+        health: Some(storage::http()),
         restart: RestartPolicy {
             condition: RestartCondition::OnFailure,
             delay: Duration::from_secs(2),
@@ -128,6 +134,7 @@ fn running(number: u64) -> TaskReport {
         removed: false,
         next_attempt: None,
         image: Some(DIGEST.parse().unwrap()),
+        health: Health::Healthy,
     }
 }
 
@@ -206,20 +213,21 @@ fn services() -> Vec<(&'static str, Command)> {
     let create = |service, revision, slots| Command::CreateTasks { term, service, revision, slots, at };
     let placements = vec![(task(1), node), (task(2), node), (waiting().task, node)];
     let reports = vec![running(1), running(2), removed(2), waiting()];
-    let (spec_before, version) = (spec(), Some(11));
+    let (spec_before, version) = (spec(), Some(25));
     let mut spec = spec();
     spec.mode = Mode::Replicated { replicas: 3 };
+    spec.task.health = Some(storage::exec());
     vec![
         ("create_service", Command::CreateService { id, spec: spec_before, at }),
         ("create_global_service", Command::CreateService { id: GLOBAL, spec: global(), at }),
-        ("scale_service", Command::ScaleService { id, version: Some(9), replicas: 3, at }),
+        ("scale_service", Command::ScaleService { id, version: Some(23), replicas: 3, at }),
         ("create_tasks", create(id, 1, slots)),
         ("create_bound_tasks", create(GLOBAL, 1, bound)),
         ("assign_tasks", Command::AssignTasks { term, placements, at }),
         ("report_tasks", Command::ReportTasks { node, session, reports, at }),
         ("update_service", Command::UpdateService { id, version, spec, force: true, at }),
         ("replace_tasks", create(id, 2, beside)),
-        ("rollback_service", Command::RollbackService { id, version: Some(16), revision: Some(1), at }),
+        ("rollback_service", Command::RollbackService { id, version: Some(30), revision: Some(1), at }),
     ]
 }
 
@@ -234,7 +242,7 @@ fn ends() -> Vec<(&'static str, Command)> {
             Command::UpdateNode { id: node, version: None, label_add, label_rm, availability: drain, at },
         ),
         ("set_node_status", Command::SetNodeStatus { term, node, session, status: NodeStatus::Down, at }),
-        ("remove_service", Command::RemoveService { id, version: Some(18), at }),
+        ("remove_service", Command::RemoveService { id, version: Some(32), at }),
         ("set_desired", Command::SetDesired { term, tasks: vec![task(1)], desired: Desired::Remove, at }),
         ("remove_token", Command::RemoveToken { id: TokenId(Id(2)), at }),
         ("delete_tokens", Command::DeleteTokens { term, tokens: vec![TokenId(Id(1))], at }),
@@ -246,7 +254,7 @@ fn ends() -> Vec<(&'static str, Command)> {
 
 /// One or more of each command with a name, in an order in which all of them apply but the last.
 pub fn commands() -> Vec<(&'static str, Command)> {
-    [members(), services(), ends()].concat()
+    [members(), storage::commands(), services(), ends()].concat()
 }
 
 /// The states after each of the commands. The last but two has every field of every object.

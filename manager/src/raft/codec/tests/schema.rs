@@ -24,6 +24,14 @@ fn messages() -> BTreeMap<String, BTreeMap<usize, Field>> {
             ["message", name, "{"] => message = Some(name),
             ["enum", ..] => message = None,
             ["map<string,", "string>", name, "=", number] => add(&mut messages, message, "", name, number),
+            ["map<uint64,", value, name, "=", number] => {
+                // A map is a list of messages, each of a key and a value.
+                let value = value.trim_end_matches('>');
+                let entry = format!("{value}Entry");
+                add(&mut messages, message, &entry, name, number);
+                add(&mut messages, Some(&entry), "uint64", "key", "1");
+                add(&mut messages, Some(&entry), value, "value", "2");
+            }
             ["optional" | "repeated", kind, name, "=", number] | [kind, name, "=", number] => {
                 add(&mut messages, message, kind, name, number);
             }

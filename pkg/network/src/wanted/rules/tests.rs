@@ -83,8 +83,8 @@ fn published_ports_add_only_to_their_own_chains() {
     let expected = "  \
   -d 192.0.2.1/32 -p tcp -m tcp --dport 9001 -m addrtype --dst-type LOCAL -j REJECT --reject-with tcp-reset
 WARREN-H-8080-tcp
-  -p tcp -m statistic --mode random --probability 0.3333333333 -j DNAT --to-destination 10.210.1.2:80
-  -p tcp -m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.210.1.3:80
+  -p tcp -m statistic --mode nth --every 3 --packet 0 -j DNAT --to-destination 10.210.1.2:80
+  -p tcp -m statistic --mode nth --every 2 --packet 0 -j DNAT --to-destination 10.210.1.3:80
   -p tcp -j DNAT --to-destination 10.210.1.4:80
 WARREN-H-9000-tcp-7f000001
   -p tcp -j DNAT --to-destination 10.210.1.2:81

@@ -1,6 +1,7 @@
 //! The client: it remembers what it was told, and what it does not know because nobody answered.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -12,8 +13,11 @@ use warren_testkit::warren::Warren;
 
 use crate::e2e::world::BOX;
 
-/// What the containers of all services run: one process each, which no signal but SIGKILL ends.
-pub const SCRIPT: &str = "exec tail -f /dev/null";
+/// What the containers of all services run: one process each, which no signal but SIGKILL ends. It runs only with the
+/// secret that all of them have.
+pub const SCRIPT: &str = "grep -q whole /run/secrets/chaos && exec tail -f /dev/null";
+/// The name of that secret.
+pub const SECRET: &str = "chaos";
 /// The same as the process table shows it.
 pub const COMMAND: &str = "tail -f /dev/null";
 
@@ -148,8 +152,9 @@ impl Client {
 fn ask(warren: &Warren, change: &Change) -> bool {
     let (words, allowed): (Vec<String>, &[i32]) = match change {
         Change::Create(name, replicas) => {
-            let line =
-                format!("service create {name} --image {BOX} --replicas {replicas} --stop-grace 100ms");
+            let line = format!(
+                "service create {name} --image {BOX} --replicas {replicas} --stop-grace 100ms --secret {SECRET}"
+            );
             let words = line.split(' ').map(str::to_owned).collect::<Vec<_>>();
             let script = ["--command", "sh", "--arg", "-c", "--arg", SCRIPT].map(str::to_owned);
             ([words, script.to_vec()].concat(), &[0, 5])
@@ -164,6 +169,14 @@ fn ask(warren: &Warren, change: &Change) -> bool {
     let ran = warren.run(&words);
     assert!(allowed.contains(&ran.code), "{ran}");
     ran.code == 0
+}
+
+/// Makes the secret that the services have.
+#[track_caller]
+pub fn create_secret(warren: &Warren, scratch: &Path) {
+    let file = scratch.join("chaos-secret");
+    std::fs::write(&file, "is whole\n").unwrap();
+    warren.ok(&["secret", "create", SECRET, file.to_str().unwrap()]);
 }
 
 /// Every service with its replicas, `None` for one that is on its way out.

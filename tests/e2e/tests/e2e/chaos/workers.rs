@@ -33,10 +33,12 @@ fn blows_to_agents_and_containerds_are_survived() {
     println!("{SEED}={seed} repeats the changes and the moments of the blows");
     let mut dice = StdRng::seed_from_u64(seed);
     let mut cluster = Cluster::new(3);
+    client::create_secret(&cluster.warren(), cluster.manager.scratch());
     let before = at_rest(&cluster);
-    let (name, replicas) = STEADY;
-    let line =
-        format!("service create {name} --image {BOX} --replicas {replicas} --stop-grace 100ms --command sh");
+    let ((name, replicas), secret) = (STEADY, client::SECRET);
+    let line = format!(
+        "service create {name} --image {BOX} --replicas {replicas} --stop-grace 100ms --secret {secret} --command sh"
+    );
     let words = line.split(' ').chain(["--arg", "-c", "--arg", client::SCRIPT]).collect::<Vec<_>>();
     cluster.warren().ok(&words);
     cluster.serving(name, replicas);
@@ -119,6 +121,6 @@ fn run_something_everywhere(cluster: &Cluster) {
     let line = format!(
         "service create something --mode global --image {BOX} --command tail --arg -f --arg /dev/null"
     );
-    cluster.ok(&(line + " --stop-grace 100ms"));
+    cluster.ok(&(line + " --stop-grace 100ms --secret " + client::SECRET));
     cluster.ok("service rm something");
 }

@@ -25,6 +25,31 @@ fn device(source: &str, target: &str, read: bool) -> Vec<Device> {
     vec![Device { source: source.into(), target: target.into(), access }]
 }
 
+fn volume(name: &str, subpath: Option<&str>, no_copy: bool) -> MountSource {
+    MountSource::Volume { name: name.into(), subpath: subpath.map(Into::into), no_copy }
+}
+
+fn content(change: fn(&mut ContentMount)) -> Vec<ContentMount> {
+    let mut mount = ContentMount::new("key".parse().unwrap());
+    change(&mut mount);
+    vec![mount]
+}
+
+fn health(probe: Probe, change: fn(&mut HealthCheck)) -> Option<HealthCheck> {
+    let mut check = HealthCheck::new(probe);
+    change(&mut check);
+    Some(check)
+}
+
+fn http(port: u16, path: &str, headers: &[(&str, &str)]) -> Probe {
+    let header = |(name, value): &(&str, &str)| HttpHeader { name: (*name).into(), value: (*value).into() };
+    Probe::Http { port, path: path.into(), headers: headers.iter().map(header).collect() }
+}
+
+fn exec(words: &[&str]) -> Probe {
+    Probe::Exec { command: words.iter().map(|word| (*word).into()).collect() }
+}
+
 fn ulimit(name: &str, soft: Option<u64>, hard: Option<u64>) -> Vec<Ulimit> {
     vec![Ulimit { name: name.parse().unwrap(), soft, hard }]
 }
@@ -95,6 +120,11 @@ fn every_field_of_what_a_task_runs_counts() {
         |t| t.mounts = mount(|m| m.source = tmpfs(None, Some(0), false)),
         |t| t.mounts = mount(|m| m.source = tmpfs(Some(4096), Some(0o700), false)),
         |t| t.mounts = mount(|m| m.source = tmpfs(None, None, true)),
+        |t| t.mounts = mount(|m| m.source = volume("/a", None, false)),
+        |t| t.mounts = mount(|m| m.source = volume("/b", None, false)),
+        |t| t.mounts = mount(|m| m.source = volume("/a", Some(""), false)),
+        |t| t.mounts = mount(|m| m.source = volume("/a", Some("b"), false)),
+        |t| t.mounts = mount(|m| m.source = volume("/a", None, true)),
         |t| t.restart.condition = RestartCondition::OnFailure,
         |t| t.restart.condition = RestartCondition::None,
         |t| t.restart.delay = Duration::from_secs(2),
@@ -104,6 +134,40 @@ fn every_field_of_what_a_task_runs_counts() {
         |t| t.restart.window = Duration::from_millis(2),
         |t| t.logs.max_size = Bytes(5),
         |t| t.logs.max_files = 50,
+    ];
+    check(task_spec, &TaskSpec::new("web:1".parse().unwrap()), changes);
+}
+
+#[test]
+fn every_field_of_contents_and_checks_counts() {
+    let changes: &[fn(&mut TaskSpec)] = &[
+        |t| t.secrets = content(|_| ()),
+        |t| t.configs = content(|_| ()),
+        |t| (t.secrets, t.configs) = (content(|_| ()), content(|_| ())),
+        |t| t.secrets = content(|c| c.source = "k".parse().unwrap()),
+        |t| t.secrets = content(|c| c.target = Some(String::new())),
+        |t| t.secrets = content(|c| c.target = Some("/a".into())),
+        |t| t.secrets = content(|c| c.uid = Some(0)),
+        |t| t.secrets = content(|c| c.uid = Some(1)),
+        |t| t.secrets = content(|c| c.gid = Some(0)),
+        |t| t.secrets = content(|c| c.gid = Some(1)),
+        |t| t.secrets = content(|c| c.mode = Some(0)),
+        |t| t.secrets = content(|c| c.mode = Some(1)),
+        |t| t.secrets = content(|c| c.template = true),
+        |t| t.health = health(Probe::Tcp { port: 80 }, |_| ()),
+        |t| t.health = health(Probe::Tcp { port: 81 }, |_| ()),
+        |t| t.health = health(Probe::Tcp { port: 80 }, |c| c.interval *= 2),
+        |t| t.health = health(Probe::Tcp { port: 80 }, |c| c.timeout *= 2),
+        |t| t.health = health(Probe::Tcp { port: 80 }, |c| c.retries = 9),
+        |t| t.health = health(Probe::Tcp { port: 80 }, |c| c.start_period = Duration::from_secs(2)),
+        |t| t.health = health(Probe::Tcp { port: 80 }, |c| c.start_interval = Duration::from_nanos(2)),
+        |t| t.health = health(http(80, "/", &[]), |_| ()),
+        |t| t.health = health(http(81, "/", &[]), |_| ()),
+        |t| t.health = health(http(80, "/a", &[]), |_| ()),
+        |t| t.health = health(http(80, "/", &[("a", "b")]), |_| ()),
+        |t| t.health = health(http(80, "/", &[("a", "c")]), |_| ()),
+        |t| t.health = health(exec(&["a"]), |_| ()),
+        |t| t.health = health(exec(&["a", "b"]), |_| ()),
     ];
     check(task_spec, &TaskSpec::new("web:1".parse().unwrap()), changes);
 }

@@ -1,0 +1,198 @@
+//! A place for data that outlives tasks.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use warren_proto::v1;
+use warren_types::{Bytes, Timestamp};
+
+use super::{Time, about, age, given, named, short_id};
+use crate::output::{Column, Row, column, wide};
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeView {
+    id: String,
+    name: String,
+    version: u64,
+    created_at: Time,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
+    driver: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    options: BTreeMap<String, String>,
+    /// Where its data is; left out until its first task is placed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_name: Option<String>,
+    /// Its data is being deleted.
+    removing: bool,
+    /// Tasks that use it or will.
+    users: Vec<String>,
+    /// Left out where its node was not asked, or did not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<String>,
+    #[serde(skip)]
+    bytes: Option<u64>,
+}
+
+impl From<v1::Volume> for VolumeView {
+    fn from(wire: v1::Volume) -> Self {
+        let v1::Volume {
+            id,
+            name,
+            version,
+            created_at,
+            labels,
+            driver,
+            options,
+            node_id,
+            node_name,
+            removing,
+            users,
+            size_bytes: bytes,
+        } = wire;
+        Self {
+            id,
+            name,
+            version,
+            created_at: Time::new(created_at),
+            labels,
+            driver,
+            options,
+            node_id: given(node_id),
+            node_name: given(node_name),
+            removing,
+            users,
+            size: bytes.map(|bytes| Bytes(bytes).to_string()),
+            bytes,
+        }
+    }
+}
+
+impl VolumeView {
+    /// For people.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Nothing uses it, and it is not going already.
+    pub fn is_idle(&self) -> bool {
+        self.users.is_empty() && !self.removing
+    }
+
+    /// Its data is being deleted, and may wait for somebody to ask again.
+    pub fn is_going(&self) -> bool {
+        self.removing
+    }
+}
+
+impl Row for VolumeView {
+    const COLUMNS: &'static [Column] = &[
+        column("NAME"),
+        column("DRIVER"),
+        column("NODE"),
+        column("USERS"),
+        column("SIZE"),
+        column("AGE"),
+        wide("OPTIONS"),
+        wide("LABELS"),
+        wide("VERSION"),
+        column("ID"),
+    ];
+
+    fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
+        let pairs = |map: &BTreeMap<String, String>| {
+            map.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+        };
+        let going = if self.removing { " (removing)" } else { "" };
+        vec![
+            format!("{}{going}", self.name),
+            self.driver.clone(),
+            // A node that is gone has no name any more.
+            self.node_name.clone().or_else(|| self.node_id.clone()).unwrap_or_default(),
+            named(&self.users, wide),
+            self.bytes.map(about).unwrap_or_default(),
+            age(self.created_at.0, now),
+            pairs(&self.options),
+            pairs(&self.labels),
+            self.version.to_string(),
+            if wide { self.id.clone() } else { short_id(&self.id) },
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Format;
+    use crate::output::tests::{rendered, shown, upright};
+
+    fn wire() -> v1::Volume {
+        v1::Volume {
+            id: "3k2v9x0000000000000000abc".into(),
+            name: "data".into(),
+            version: 9,
+            created_at: 1000,
+            labels: [("app".to_owned(), "shop".to_owned())].into(),
+            driver: "local".into(),
+            options: [("mode".to_owned(), "0750".to_owned())].into(),
+            node_id: "1n".into(),
+            node_name: "node-1".into(),
+            removing: false,
+            users: vec!["web.1".into(), "web.2".into()],
+            size_bytes: Some(3 << 20 | 1),
+        }
+    }
+
+    #[test]
+    fn volumes_have_a_line_each() {
+        let fresh =
+            v1::Volume { node_id: String::new(), node_name: String::new(), size_bytes: None, ..wire() };
+        let fresh = v1::Volume { users: Vec::new(), ..fresh };
+        let orphan = v1::Volume { node_name: String::new(), users: Vec::new(), removing: true, ..wire() };
+        let volumes = [wire(), fresh, orphan].map(VolumeView::from);
+        insta::assert_snapshot!(shown(&volumes, false, Timestamp(6000)), @r"
+        NAME              DRIVER   NODE     USERS          SIZE   AGE   ID
+        data              local    node-1   web.1, web.2   3MiB   5s    3k2v9x0000
+        data              local                                   5s    3k2v9x0000
+        data (removing)   local    1n                      3MiB   5s    3k2v9x0000
+        ");
+        assert_eq!(volumes.each_ref().map(VolumeView::is_idle), [false, true, false]);
+        insta::assert_snapshot!(upright(&volumes[0], Timestamp(6000)), @r"
+        NAME data
+        DRIVER local
+        NODE node-1
+        USERS web.1, web.2
+        SIZE 3MiB
+        AGE 5s
+        OPTIONS mode=0750
+        LABELS app=shop
+        VERSION 9
+        ID 3k2v9x0000000000000000abc
+        ");
+    }
+
+    #[test]
+    fn documents_have_everything_and_keep_their_shape() {
+        insta::assert_snapshot!(rendered(Format::Yaml, &VolumeView::from(wire())), @r#"
+        id: 3k2v9x0000000000000000abc
+        name: data
+        version: 9
+        createdAt: "1970-01-01T00:00:01.000Z"
+        labels:
+          app: shop
+        driver: local
+        options:
+          mode: "0750"
+        nodeId: 1n
+        nodeName: node-1
+        removing: false
+        users:
+        - web.1
+        - web.2
+        size: 3145729B
+        "#);
+    }
+}

@@ -1,0 +1,90 @@
+//! Health checks and usage: what is waited for, what is shown.
+
+use serde_json::{Value, json};
+
+use crate::person::Person;
+
+fn create<'a>(image: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["service", "create", "web", "--image", image, "--health-tcp=80"], more].concat()
+}
+
+#[test]
+fn whoever_waits_hears_what_the_check_said() {
+    let person = Person::new();
+    let said = person.fails(7, &create("unsure", &["--timeout=500ms"]));
+    assert!(
+        said.contains("\nweb.1: health check: connection refused on port 80 (2 of 3), on node-1\n"),
+        "{said}"
+    );
+    let end = "error: service web does not run as wanted after 500ms\n  why: web.1: health check: connection refused";
+    assert!(said.contains(end), "{said}");
+}
+
+#[test]
+fn a_service_that_is_never_well_ends_the_waiting_like_one_that_fails() {
+    let person = Person::new();
+    let said = person.fails(1, &create("unhealthy", &[]));
+    let end = "error: service web does not run as wanted
+  why: web.1: unhealthy: connection refused on port 80 (3 failures in a row), on node-1
+  try: look further with `warren service ps web` and `warren task inspect TASK`
+";
+    assert!(said.ends_with(end), "{said}");
+    assert!(person.ok(&["service", "ps", "web"]).contains("RUNNING (unhealthy)"));
+    let shown: Value = serde_json::from_str(&person.ok(&["task", "inspect", "web.1", "-o", "json"])).unwrap();
+    assert_eq!((&shown["health"], &shown["ready"]), (&json!("unhealthy"), &json!(false)));
+    assert_eq!(shown["checks"][1]["output"], "connection refused on port 80");
+    // Another one that is like that already is no news for who scales.
+    let said = person.fails(1, &["service", "scale", "web=2"]);
+    assert!(said.contains("why: web.2: unhealthy") && !said.contains("why: web.1"), "{said}");
+}
+
+#[test]
+fn a_health_check_arrives_and_goes() {
+    let person = Person::new();
+    let health = ["--health-http=/ok", "-p8080:80", "--health-header=Host=a", "--health-interval=5s"];
+    person.ok(&[&["service", "create", "web", "--image=runs", "--detach"], &health[..]].concat());
+    let inspect = || -> Value {
+        let shown: Value =
+            serde_json::from_str(&person.ok(&["service", "inspect", "web", "-o", "json"])).unwrap();
+        shown["spec"]["task"]["health"].clone()
+    };
+    let headers = json!([{"name": "Host", "value": "a"}]);
+    let wanted = json!({
+        "probe": {"http": {"port": 80, "path": "/ok", "headers": headers}}, "interval": "5s", "timeout": "5s",
+        "retries": 3, "startPeriod": "0s", "startInterval": "1s",
+    });
+    assert_eq!(inspect(), wanted);
+    person.ok(&["service", "update", "web", "--health-cmd=test -e /ok"]);
+    assert_eq!(inspect()["probe"]["exec"]["command"], json!(["/bin/sh", "-c", "test -e /ok"]));
+    person.ok(&["service", "update", "web", "--no-health"]);
+    assert_eq!(inspect(), Value::Null);
+    let history = person.ok(&["service", "history", "web"]);
+    assert!(history.lines().nth(1).unwrap().ends_with("health removed"), "{history}");
+}
+
+#[test]
+fn the_busiest_task_is_on_top() {
+    let person = Person::new();
+    let empty = "TASK   NODE   STATE   CPU   MEMORY   RECEIVED   SENT   READ   WRITTEN   PIDS\n";
+    assert_eq!(person.ok(&["service", "top"]), empty);
+    person.ok(&["service", "create", "web", "--image=runs", "--replicas=2", "--cpus=0.5"]);
+    person.ok(&["service", "create", "api", "--image=runs"]);
+    // Once, since nobody sits at a terminal.
+    let shown = person.ok(&["service", "top", "web", "web", "--once"]);
+    let rows: Vec<&str> = shown.lines().collect();
+    assert!(rows[1].starts_with("web.2   node-2   RUNNING   0.2/0.5   12MiB"), "{shown}");
+    assert!(rows.len() == 3 && rows[2].starts_with("web.1   node-1"), "{shown}");
+    let all: Value = serde_json::from_str(&person.ok(&["service", "top", "-o", "json"])).unwrap();
+    assert_eq!((all.as_array().unwrap().len(), &all[0]["usage"]["cpu"]), (3, &json!("0.2")));
+    person.fails(3, &["service", "top", "nobody"]);
+}
+
+#[test]
+fn on_a_terminal_the_table_is_drawn_again_and_again() {
+    let person = Person::new();
+    person.ok(&["service", "create", "web", "--image=runs"]);
+    let mut watched = person.watch_at_terminal(&["service", "top"]);
+    watched.until("web.1");
+    person.ok(&["service", "create", "later", "--image=runs"]);
+    watched.until("later.1");
+}

@@ -1,0 +1,75 @@
+//! By whom and at what time a command was said.
+
+use warren_types::Timestamp;
+
+use super::Command;
+
+impl Command {
+    /// The term of the planner; `None` for what people and workers ask for.
+    pub fn planned_in(&self) -> Option<u64> {
+        match self {
+            Self::CreateTasks { term, .. }
+            | Self::AssignTasks { term, .. }
+            | Self::SetDesired { term, .. }
+            | Self::DeleteTasks { term, .. }
+            | Self::DeleteService { term, .. }
+            | Self::DeleteTokens { term, .. }
+            | Self::SetNodeStatus { term, .. }
+            | Self::RaiseLevel { term, .. } => Some(*term),
+            Self::CreateCluster { .. }
+            | Self::CreateService { .. }
+            | Self::ScaleService { .. }
+            | Self::RemoveService { .. }
+            | Self::UpdateService { .. }
+            | Self::RollbackService { .. }
+            | Self::RegisterNode { .. }
+            | Self::UpdateNode { .. }
+            | Self::RemoveNode { .. }
+            | Self::CreateToken { .. }
+            | Self::RemoveToken { .. }
+            | Self::JoinNode { .. }
+            | Self::OpenSession { .. }
+            | Self::CreateContent { .. }
+            | Self::UpdateContent { .. }
+            | Self::RemoveContent { .. }
+            | Self::CreateVolume { .. }
+            | Self::RemoveVolume { .. }
+            | Self::DeleteVolume { .. }
+            | Self::SetNodeConditions { .. }
+            | Self::ReportTasks { .. } => None,
+        }
+    }
+
+    /// The leader's time; `None` where it does not matter.
+    pub fn at(&self) -> Option<Timestamp> {
+        match self {
+            Self::CreateCluster { at, .. }
+            | Self::CreateService { at, .. }
+            | Self::ScaleService { at, .. }
+            | Self::RemoveService { at, .. }
+            | Self::CreateTasks { at, .. }
+            | Self::AssignTasks { at, .. }
+            | Self::SetDesired { at, .. }
+            | Self::SetNodeStatus { at, .. }
+            | Self::UpdateService { at, .. }
+            | Self::RollbackService { at, .. }
+            | Self::RegisterNode { at, .. }
+            | Self::UpdateNode { at, .. }
+            | Self::RemoveNode { at, .. }
+            | Self::CreateToken { at, .. }
+            | Self::RemoveToken { at, .. }
+            | Self::DeleteTokens { at, .. }
+            | Self::JoinNode { at, .. }
+            | Self::OpenSession { at, .. }
+            | Self::CreateContent { at, .. }
+            | Self::UpdateContent { at, .. }
+            | Self::RemoveContent { at, .. }
+            | Self::CreateVolume { at, .. }
+            | Self::RemoveVolume { at, .. }
+            | Self::DeleteVolume { at, .. }
+            | Self::SetNodeConditions { at, .. }
+            | Self::ReportTasks { at, .. } => Some(*at),
+            Self::DeleteTasks { .. } | Self::DeleteService { .. } | Self::RaiseLevel { .. } => None,
+        }
+    }
+}

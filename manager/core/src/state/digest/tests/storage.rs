@@ -1,0 +1,72 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warren_types::{
+    Content, ContentId, ContentKind, Id, NodeId, SealedContent, Timestamp, Volume, VolumeDriver, VolumeId,
+};
+
+use super::{check, content, volume};
+
+fn sealed(byte: u8) -> SealedContent {
+    SealedContent { size: 1, fingerprint: [byte; 32], sealed: vec![byte; 40] }
+}
+
+#[test]
+fn every_field_of_a_content_counts() {
+    fn change(content: &mut Content, change: fn(&mut SealedContent)) {
+        change(Arc::make_mut(content.versions.get_mut(&1).unwrap()));
+    }
+    let given = Content {
+        id: ContentId(Id(1)),
+        kind: ContentKind::Secret,
+        name: "key".parse().unwrap(),
+        version: 1,
+        created_at: Timestamp(1),
+        updated_at: Timestamp(1),
+        labels: BTreeMap::new(),
+        versions: [(1, Arc::new(sealed(1)))].into(),
+    };
+    let changes: &[fn(&mut Content)] = &[
+        |c| c.id = ContentId(Id(2)),
+        |c| c.kind = ContentKind::Config,
+        |c| c.kind = ContentKind::Credential,
+        |c| c.name = "k".parse().unwrap(),
+        |c| c.version = 2,
+        |c| c.created_at = Timestamp(2),
+        |c| c.updated_at = Timestamp(2),
+        |c| c.labels = [("a".into(), "b".into())].into(),
+        |c| c.versions = [(2, Arc::new(sealed(1)))].into(),
+        |c| drop(c.versions.insert(2, Arc::new(sealed(1)))),
+        |c| change(c, |sealed| sealed.size = 2),
+        |c| change(c, |sealed| sealed.fingerprint[0] = 2),
+        |c| change(c, |sealed| sealed.sealed[39] = 2),
+    ];
+    check(content, &given, changes);
+}
+
+#[test]
+fn every_field_of_a_volume_counts() {
+    let given = Volume {
+        id: VolumeId(Id(1)),
+        name: "data".parse().unwrap(),
+        version: 1,
+        created_at: Timestamp(1),
+        labels: BTreeMap::new(),
+        driver: VolumeDriver::Local,
+        options: BTreeMap::new(),
+        node: None,
+        removing: false,
+    };
+    let changes: &[fn(&mut Volume)] = &[
+        |v| v.id = VolumeId(Id(2)),
+        |v| v.name = "d".parse().unwrap(),
+        |v| v.version = 2,
+        |v| v.created_at = Timestamp(2),
+        |v| v.labels = [("uid".into(), "1".into())].into(),
+        |v| v.options = [("uid".into(), "1".into())].into(),
+        |v| v.node = Some(NodeId(Id(0))),
+        |v| v.node = Some(NodeId(Id(1))),
+        |v| v.removing = true,
+    ];
+    check(volume, &given, changes);
+}

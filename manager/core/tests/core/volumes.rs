@@ -1,0 +1,329 @@
+//! Commands on volumes, and where the tasks that have them can be.
+
+use std::collections::BTreeMap;
+
+use warren_core::{Answer, Change, Command, Outcome};
+use warren_types::*;
+
+use crate::world::*;
+
+fn create(number: u128, name: &str, options: &[(&str, &str)], node: Option<u128>) -> Command {
+    let (id, name, node) = (volume_id(number), name.parse().unwrap(), node.map(node_id));
+    let options = options.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+    let (driver, labels) = (VolumeDriver::Local, BTreeMap::new());
+    Command::CreateVolume { id, name, driver, options, labels, node, at: Timestamp(0) }
+}
+
+fn remove(world: &World, name: &str, purge: bool) -> Command {
+    Command::RemoveVolume { id: volume(world, name).id, purge, at: Timestamp(0) }
+}
+
+fn delete(number: u128) -> Command {
+    Command::DeleteVolume { id: volume_id(number), at: Timestamp(0) }
+}
+
+fn volume<'a>(world: &'a World, name: &str) -> &'a Volume {
+    world.state.find_volume(name).unwrap()
+}
+
+fn names(world: &World) -> Vec<&str> {
+    world.state.volumes_after(None).map(|volume| volume.name.as_str()).collect()
+}
+
+fn users(world: &World, name: &str) -> String {
+    world.state.volume_users(&name.parse().unwrap()).join(" ")
+}
+
+/// Puts tasks on nodes, whatever a planner says.
+#[track_caller]
+fn assign(world: &mut World, placements: &[(u64, u128)]) -> Vec<Option<u128>> {
+    let to = |(task, node): &(u64, u128)| (task_id(1, *task), node_id(*node));
+    let placements_of = placements.iter().map(to).collect();
+    world.accept(Command::AssignTasks { term: TERM, placements: placements_of, at: world.now });
+    placements.iter().map(|(task, _)| world.task(1, *task).node.map(|node| node.0.0)).collect()
+}
+
+#[test]
+fn a_repeated_request_is_recognised() {
+    let mut world = World::with_nodes(1);
+    let command = create(1, "data", &[("uid", "1000")], None);
+    let answer = Answer::Volume { id: volume_id(1), version: 4 };
+    let changes = vec![Change::Volume(volume_id(1))];
+    assert_eq!(world.run(&command), Outcome::Applied { answer, changes });
+    assert_eq!(world.run(&command), Outcome::Unchanged { answer });
+    world.service(1, with_volumes("web", 1, &["data"]));
+    world.settle();
+    assert_eq!(volume(&world, "data").node, Some(node_id(1)));
+    assert!(matches!(world.run(&command), Outcome::Unchanged { .. }), "it has found its place since");
+    for (other, wanted) in [
+        (create(1, "data", &[], None), "volume data already exists"),
+        (create(2, "data", &[("uid", "1000")], None), "volume data already exists"),
+        (create(1, "data", &[("uid", "1000")], Some(2)), "volume data already exists"),
+        (create(2, "more", &[], Some(2)), "node \"0000000000000000000000002\" does not exist"),
+        (create(2, "more", &[("size", "1G")], None), "options[\"size\"]: is no option of the driver local"),
+    ] {
+        let refusal = world.refuse(other);
+        assert!(refusal.starts_with(wanted), "{refusal}");
+    }
+}
+
+#[test]
+fn the_first_task_makes_its_volume_and_the_others_come_to_it() {
+    let mut world = World::with_nodes(2);
+    world.service(1, with_volumes("web", 3, &["data", "cache"]));
+    world.reconcile(1);
+    assert_eq!(names(&world), [""; 0]);
+    assert_eq!(assign(&mut world, &[(1, 2), (2, 1), (3, 2)]), [Some(2), None, Some(2)]);
+    assert_eq!(names(&world), ["cache", "data"]);
+    assert_ne!(volume(&world, "data").id, volume(&world, "cache").id);
+    for name in ["data", "cache"] {
+        assert_eq!(volume(&world, name).node, Some(node_id(2)));
+        assert_eq!(users(&world, name), "web.1 web.3");
+    }
+    let assignment = world.state.task_assignment(world.task(1, 1)).unwrap();
+    let found: Vec<_> = assignment.volumes.iter().map(|volume| volume.name.as_str()).collect();
+    assert_eq!(found, ["data", "cache"], "in the order of the mounts");
+}
+
+#[test]
+fn options_reach_the_worker() {
+    let mut world = World::with_nodes(1);
+    world.accept(create(1, "data", &[("uid", "1000"), ("mode", "0750")], None));
+    world.service(1, with_volumes("web", 1, &["data"]));
+    world.settle();
+    let assignment = world.state.task_assignment(world.task(1, 1)).unwrap();
+    let wanted = [("mode".to_string(), "0750".to_string()), ("uid".to_string(), "1000".to_string())].into();
+    assert_eq!(assignment.volumes, [VolumeAssignment { name: "data".parse().unwrap(), options: wanted }]);
+}
+
+#[test]
+fn a_volume_has_one_place() {
+    let mut world = World::with_nodes(2);
+    world.volume(1, "data", Some(2));
+    world.service(1, with_volumes("web", 1, &["data"]));
+    world.reconcile(1);
+    let version = world.state.assignment_version(&node_id(1));
+    assert_eq!(assign(&mut world, &[(1, 1)]), [None]);
+    assert_eq!(world.state.assignment_version(&node_id(1)), version);
+    assert_eq!(assign(&mut world, &[(1, 2)]), [Some(2)]);
+    assert!(world.state.assignment_version(&node_id(2)) > version);
+}
+
+#[test]
+fn names_are_expanded_where_the_task_goes() {
+    let mut world = World::with_nodes(2);
+    world.label(2, "rack", Some("r2"));
+    let mut spec = with_volumes("web", 2, &["{{.Service.Name}}-{{.Task.Slot}}", "x-{{.Node.Labels.rack}}"]);
+    spec.labels = [("tier".into(), "front".into())].into();
+    world.service(1, spec);
+    world.reconcile(1);
+    let before = world.state.volumes_of(world.task(1, 2));
+    assert_eq!(before.iter().map(VolumeName::as_str).collect::<Vec<_>>(), ["web-2"]);
+    assert_eq!(assign(&mut world, &[(1, 1), (1, 2), (2, 2)])[1..], [Some(2), Some(2)]);
+    assert_eq!(names(&world), ["web-1", "web-2", "x-r2"]);
+    world.label(2, "rack", Some("r3"));
+    let after = world.state.volumes_of(world.task(1, 2));
+    assert_eq!(after.iter().map(VolumeName::as_str).collect::<Vec<_>>(), ["web-2", "x-r2"], "as it was then");
+    assert_eq!(users(&world, "x-r2"), "web.1 web.2");
+    assert_eq!(users(&world, "web-2"), "web.2");
+}
+
+#[test]
+fn a_name_that_cannot_be_one_keeps_the_task_away() {
+    let mut world = World::with_nodes(1);
+    world.label(1, "rack", Some("a/b"));
+    world.service(1, with_volumes("web", 1, &["{{.Node.Labels.rack}}"]));
+    world.reconcile(1);
+    assert_eq!(assign(&mut world, &[(1, 1)]), [None]);
+    world.label(1, "rack", None);
+    assert_eq!(assign(&mut world, &[(1, 1)]), [None]);
+    world.label(1, "rack", Some("r1"));
+    assert_eq!(assign(&mut world, &[(1, 1)]), [Some(1)]);
+}
+
+#[test]
+fn what_is_used_is_not_removed() {
+    let mut world = World::with_nodes(1);
+    world.volume(1, "data", None);
+    world.service(1, with_volumes("web", 0, &["data"]));
+    let used = |by: &str| format!("volume data is used by {by}; remove or update that first");
+    assert_eq!(world.refuse(remove(&world, "data", false)), used("web"));
+    world.scale(1, 7);
+    world.settle();
+    let many = "web.1, web.2, web.3, web.4, web.5 and 2 others";
+    assert_eq!(world.refuse(remove(&world, "data", true)), used(many));
+    world.scale(1, 1);
+    world.update(1, spec("web", 1));
+    for _ in 0..4 {
+        world.settle();
+    }
+    assert_eq!(world.refuse(remove(&world, "data", false)), used(many), "their workers still have them");
+    world.clean_up();
+    world.accept(remove(&world, "data", false));
+    assert_eq!(names(&world), [""; 0]);
+    let gone = Command::RemoveVolume { id: volume_id(1), purge: false, at: Timestamp(0) };
+    assert!(world.refuse(gone).contains("`warren volume ls` shows what does"));
+}
+
+#[test]
+fn a_slot_that_waits_wants_its_volume() {
+    let mut world = World::with_nodes(1);
+    world.service(1, with_volumes("web", 2, &["data-{{.Task.Slot}}"]));
+    world.settle();
+    world.availability(1, Availability::Pause);
+    world.observe(task_id(1, 2), TaskState::Failed);
+    world.report(TaskReport { removed: true, ..report(task_id(1, 2), 1, TaskState::Failed) });
+    world.reconcile(1);
+    assert_eq!(world.live(1), [(1, 1), (2, 3)]);
+    assert_eq!(users(&world, "data-2"), "web.2");
+    let refusal = world.refuse(remove(&world, "data-2", true));
+    assert_eq!(refusal, "volume data-2 is used by web.2; remove or update that first");
+    world.scale(1, 1);
+    world.reconcile(1);
+    world.accept(remove(&world, "data-2", true));
+}
+
+#[test]
+fn a_purge_takes_two_steps() {
+    let mut world = World::with_nodes(1);
+    world.volume(1, "data", Some(1));
+    assert_eq!(
+        world.refuse(delete(1)),
+        "volume data is not being removed; remove it first (`warren volume rm --purge data`)"
+    );
+    world.accept(remove(&world, "data", true));
+    assert!(volume(&world, "data").removing);
+    assert!(matches!(world.run(&remove(&world, "data", true)), Outcome::Unchanged { .. }));
+    let removing = "volume data is being removed; wait until it is gone";
+    let user =
+        Command::CreateService { id: service_id(1), spec: with_volumes("web", 1, &["data"]), at: world.now };
+    assert!(world.refuse(user.clone()).starts_with(removing));
+    assert!(world.refuse(create(1, "data", &[], Some(1))).starts_with(removing));
+    let labels = [("data".into(), "front".into())].into();
+    world.service(1, ServiceSpec { labels, ..with_volumes("web", 1, &["{{.Service.Labels.data}}x"]) });
+    world.reconcile(1);
+    assert_eq!(assign(&mut world, &[(1, 1)]), [Some(1)], "that is another one");
+    world.accept(delete(1));
+    assert!(matches!(world.run(&delete(1)), Outcome::Unchanged { .. }));
+    assert_eq!(names(&world), ["frontx"]);
+}
+
+#[test]
+fn a_task_does_not_go_to_a_volume_that_is_being_removed() {
+    let mut world = World::with_nodes(1);
+    world.volume(1, "data-1", Some(1));
+    world.accept(remove(&world, "data-1", true));
+    world.service(1, with_volumes("web", 1, &["data-{{.Task.Slot}}"]));
+    world.reconcile(1);
+    assert_eq!(assign(&mut world, &[(1, 1)]), [None]);
+    world.accept(delete(1));
+    assert_eq!(assign(&mut world, &[(1, 1)]), [Some(1)], "a new one is made");
+}
+
+#[test]
+fn data_that_cannot_be_reached_is_not_purged() {
+    let mut world = World::with_nodes(2);
+    world.volume(1, "data", Some(1));
+    world.volume(2, "none", None);
+    world.accept(remove(&world, "none", true));
+    assert_eq!(names(&world), ["data"], "there was nothing to delete");
+    world.down(1);
+    let refusal = world.refuse(remove(&world, "data", true));
+    let wanted = "the data of volume data is on node node-1, which is DOWN; wait for the node, or forget the volume \
+                  and leave its data (`warren volume rm data`)";
+    assert_eq!(refusal, wanted);
+    world.remove_node(1);
+    let refusal = world.refuse(remove(&world, "data", true));
+    assert_eq!(
+        refusal,
+        "the data of volume data is on a node that was removed; `warren volume rm data` forgets it"
+    );
+    world.accept(remove(&world, "data", false));
+}
+
+#[test]
+fn a_removed_node_keeps_its_volumes() {
+    let mut world = World::with_nodes(2);
+    world.volume(1, "data", Some(1));
+    world.service(1, with_volumes("web", 1, &["data"]));
+    world.reconcile(1);
+    assert_eq!(assign(&mut world, &[(1, 1)]), [Some(1)]);
+    world.remove_node(1);
+    world.reconcile(1);
+    assert_eq!(volume(&world, "data").node, Some(node_id(1)));
+    assert_eq!(assign(&mut world, &[(2, 2)]), [None]);
+    assert_eq!(users(&world, "data"), "web");
+    world.node(1, resources(4000, 1024));
+    assert_eq!(assign(&mut world, &[(2, 1)]), [Some(1)], "it came back with its data");
+}
+
+#[test]
+fn a_volume_whose_node_was_removed_can_be_forgotten_while_tasks_wait_for_it() {
+    let mut world = World::with_nodes(2);
+    world.volume(1, "data", Some(1));
+    world.service(1, with_volumes("web", 1, &["data"]));
+    world.reconcile(1);
+    assert_eq!(assign(&mut world, &[(1, 1)]), [Some(1)]);
+    assert!(world.refuse(remove(&world, "data", false)).contains("is used by web.1"));
+    world.remove_node(1);
+    world.reconcile(1);
+    world.accept(remove(&world, "data", false));
+    assert_eq!(assign(&mut world, &[(2, 2)]), [Some(2)], "it begins anew elsewhere");
+    assert_eq!(volume(&world, "data").node, Some(node_id(2)));
+}
+
+/// An update of a service whose tasks write to a volume: the new one is made ready beside the old one, but runs only
+/// when that has ended.
+#[test]
+fn no_two_tasks_of_a_slot_write_to_a_volume() {
+    let mut world = World::with_nodes(1);
+    world.service(1, with_volumes("db", 1, &["data"]));
+    world.settle();
+    world.update_image(1, "db:2");
+    world.reconcile(1);
+    assert_eq!((world.live(1), world.task(1, 2).desired), (vec![(1, 1), (1, 2)], Desired::Ready));
+    world.schedule();
+    assert!(world.reconcile(1).is_empty(), "the old one stays until the new one is prepared");
+    world.observe(task_id(1, 2), TaskState::Ready);
+    world.reconcile(1);
+    assert_eq!(world.live(1), [(1, 2)]);
+    assert!(world.task(1, 1).desired > Desired::Running);
+    assert!(world.reconcile(1).is_empty(), "the old one still ends");
+    assert_eq!(world.task(1, 2).desired, Desired::Ready);
+    world.observe(task_id(1, 1), TaskState::Shutdown);
+    world.reconcile(1);
+    assert_eq!(world.task(1, 2).desired, Desired::Running);
+    // Scaled down and up again while it ends: as well.
+    world.observe(task_id(1, 2), TaskState::Running);
+    world.scale(1, 0);
+    world.reconcile(1);
+    world.scale(1, 1);
+    world.reconcile(1);
+    assert_eq!(world.live(1), [], "{:?}", world.live(1));
+    world.observe(task_id(1, 2), TaskState::Shutdown);
+    world.reconcile(1);
+    assert_eq!(world.live(1), [(1, 3)]);
+    // Who only reads is replaced as always.
+    let mut reading = with_volumes("db", 1, &["data"]);
+    reading.task.mounts[0].read_only = true;
+    world.service(2, ServiceSpec { name: "reader".parse().unwrap(), ..reading });
+    world.settle();
+    world.update_image(2, "db:2");
+    world.reconcile(2);
+    world.schedule();
+    world.observe(task_id(2, 2), TaskState::Ready);
+    world.reconcile(2);
+    assert_eq!((world.live(2), world.task(2, 2).desired), (vec![(1, 1), (1, 2)], Desired::Running));
+}
+
+#[test]
+fn references_find_volumes() {
+    let mut world = World::new();
+    world.volume(1, "b", None);
+    world.volume(2, "a", None);
+    assert_eq!(names(&world), ["a", "b"]);
+    assert_eq!(volume(&world, "0000000000000000000000002").name.as_str(), "a");
+    assert!(world.state.find_volume("0").unwrap_err().to_string().contains("begins more than one volume id"));
+    let after: Vec<_> = world.state.volumes_after(Some(&"a".parse().unwrap())).collect();
+    assert_eq!(after.len(), 1);
+}

@@ -1,0 +1,189 @@
+//! Volumes: create, look at, forget, with or without their data.
+//!
+//! What is on a disk is asked of its node, over a stream that it dials; which volumes there are is in the state.
+
+mod ask;
+
+use std::collections::BTreeMap;
+
+use tonic::{Code, Request, Response, Status};
+use warren_core::{Command, State};
+use warren_proto::convert::parse_field;
+use warren_proto::status::Problem;
+use warren_proto::v1::{self, volumes_server};
+use warren_types::spec::validate_labels;
+use warren_types::{Node, Violations, Volume, VolumeDriver, VolumeId, VolumeName};
+
+use self::ask::Sizes;
+use super::Api;
+use super::access::caller_of;
+use super::paging::Page;
+use super::problem::status_of;
+
+/// What a create asks for, but for the node.
+#[derive(Debug)]
+struct Wish {
+    id: VolumeId,
+    name: VolumeName,
+    driver: VolumeDriver,
+    options: BTreeMap<String, String>,
+    labels: BTreeMap<String, String>,
+}
+
+impl Wish {
+    fn parse(request: &v1::CreateVolumeRequest) -> Result<Self, Violations> {
+        let v1::CreateVolumeRequest { id, name, driver, options, labels, node: _ } = request.clone();
+        let mut wrong = Violations::default();
+        let id = parse_field("id", &id).map_err(|inner| wrong.0.extend(inner.0)).ok();
+        let name = parse_field("name", &name).map_err(|inner| wrong.0.extend(inner.0)).ok();
+        let driver = match driver.as_str() {
+            "" => Some(VolumeDriver::default()),
+            given => parse_field("driver", given).map_err(|inner| wrong.0.extend(inner.0)).ok(),
+        };
+        if let Some(driver) = driver {
+            wrong.0.extend(Volume::validate(driver, &options).0);
+        }
+        validate_labels(&labels, &mut wrong);
+        let wish = || Some(Self { id: id?, name: name?, driver: driver?, options, labels });
+        let wish = wrong.into_result(wish())?;
+        Ok(wish.expect("what is missing was named"))
+    }
+}
+
+/// A volume with its users, and with its size where that is known.
+fn show(state: &State, volume: &Volume, sizes: &Sizes) -> v1::Volume {
+    let node = volume.node.and_then(|id| state.node(&id));
+    v1::Volume {
+        id: volume.id.to_string(),
+        name: volume.name.to_string(),
+        version: volume.version,
+        created_at: volume.created_at.0,
+        labels: volume.labels.clone(),
+        driver: volume.driver.as_str().to_owned(),
+        options: volume.options.clone(),
+        node_id: volume.node.map(|id| id.to_string()).unwrap_or_default(),
+        node_name: node.map(|node| node.name.to_string()).unwrap_or_default(),
+        removing: volume.removing,
+        users: state.volume_users(&volume.name),
+        size_bytes: sizes.get(&volume.name).copied(),
+    }
+}
+
+/// What a person hears whose volume is marked, but still has data.
+fn not_purged(volume: &Volume, node: &Node, why: &str) -> Status {
+    let Volume { name, .. } = volume;
+    let message = format!(
+        "the data of volume {name} on node {} was not deleted: {why}; nothing uses the volume any more, and \
+         `warren volume rm --purge {name}` goes on with it",
+        node.name
+    );
+    Problem::new(Code::FailedPrecondition, "VOLUME_NOT_PURGED", message).into()
+}
+
+impl Api {
+    /// Deletes the data of a volume that was marked for it, then what is known of it. Harmless the second time.
+    async fn purge(&self, caller: &str, id: VolumeId) -> Result<(), Status> {
+        let published = self.store.read();
+        // One that never had data is gone already.
+        let Some(volume) = published.state.volume(&id).filter(|volume| volume.removing) else {
+            return Ok(());
+        };
+        if let Some(node) = volume.node.and_then(|node| published.state.node(&node)) {
+            let purged = self.purge_on(node.id, &volume.name).await;
+            purged.map_err(|why| not_purged(volume, node, &why))?;
+            let Volume { name, .. } = &**volume;
+            tracing::info!(%caller, volume = %id, %name, node = %node.name, "the volume's data was deleted");
+        }
+        self.store.propose(Command::DeleteVolume { id, at: self.clock.now() }).await.map_err(status_of)?;
+        Ok(())
+    }
+}
+
+#[tonic::async_trait]
+impl volumes_server::Volumes for Api {
+    async fn create(
+        &self,
+        request: Request<v1::CreateVolumeRequest>,
+    ) -> Result<Response<v1::Volume>, Status> {
+        let caller = caller_of(&request);
+        let Wish { id, name, driver, options, labels } = Wish::parse(request.get_ref()).map_err(status_of)?;
+        let node = match request.get_ref().node.as_str() {
+            "" => None,
+            given => Some(self.store.read().state.find_node(given).map_err(status_of)?.id),
+        };
+        let at = self.clock.now();
+        let command = Command::CreateVolume { id, name: name.clone(), driver, options, labels, node, at };
+        self.store.propose(command).await.map_err(status_of)?;
+        tracing::info!(%caller, volume = %id, %name, "volume created");
+        let published = self.store.read();
+        let gone = || Status::aborted("it was removed at the same time");
+        let volume = published.state.volume(&id).ok_or_else(gone)?;
+        Ok(Response::new(show(&published.state, volume, &Sizes::new())))
+    }
+
+    async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Volume>, Status> {
+        let published = self.store.read();
+        let volume = published.state.find_volume(&request.get_ref().reference).map_err(status_of)?;
+        let sizes = self.sizes_of(&published.state, [volume]).await;
+        Ok(Response::new(show(&published.state, volume, &sizes)))
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListVolumesRequest>,
+    ) -> Result<Response<v1::ListVolumesResponse>, Status> {
+        let v1::ListVolumesRequest { page_size, page_token, sizes } = request.get_ref();
+        let page = Page::<VolumeName>::parse(*page_size, page_token)?;
+        let published = self.store.read();
+        let later = published.state.volumes_after(page.after.as_ref());
+        let (volumes, next_page_token) = page.cut(later, |volume| volume.name.clone());
+        let asked = volumes.iter().copied().filter(|_| *sizes);
+        let sizes = self.sizes_of(&published.state, asked).await;
+        let volumes = volumes.iter().map(|volume| show(&published.state, volume, &sizes)).collect();
+        Ok(Response::new(v1::ListVolumesResponse { volumes, next_page_token }))
+    }
+
+    async fn remove(
+        &self,
+        request: Request<v1::RemoveVolumeRequest>,
+    ) -> Result<Response<v1::Volume>, Status> {
+        let caller = caller_of(&request);
+        let v1::RemoveVolumeRequest { reference, purge } = request.into_inner();
+        let published = self.store.read();
+        let volume = published.state.find_volume(&reference).map_err(status_of)?;
+        let Volume { id, name, .. } = &**volume;
+        let command = Command::RemoveVolume { id: *id, purge, at: self.clock.now() };
+        self.store.propose(command).await.map_err(status_of)?;
+        if purge {
+            self.purge(&caller, *id).await?;
+        }
+        tracing::info!(%caller, volume = %id, %name, purge, "volume removed");
+        Ok(Response::new(show(&published.state, volume, &Sizes::new())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_that_is_wrong_is_named() {
+        let good = v1::CreateVolumeRequest { id: "0".repeat(25), name: "data".into(), ..Default::default() };
+        assert_eq!(Wish::parse(&good).unwrap().driver, VolumeDriver::Local);
+        let pair = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        let check = |request: v1::CreateVolumeRequest, wanted: &[&str]| {
+            let wrong = Wish::parse(&request).unwrap_err().0;
+            assert_eq!(wrong.iter().map(|violation| violation.path.as_str()).collect::<Vec<_>>(), wanted);
+        };
+        let wrong = v1::CreateVolumeRequest {
+            id: "!".into(),
+            name: "a/b".into(),
+            driver: "nfs".into(),
+            labels: pair("no key", ""),
+            ..Default::default()
+        };
+        check(wrong, &["id", "name", "driver", "labels[\"no key\"]"]);
+        let options = pair("size", "1G");
+        check(v1::CreateVolumeRequest { options, driver: "local".into(), ..good }, &["options[\"size\"]"]);
+    }
+}

@@ -1,0 +1,231 @@
+//! The files of an image, looked at without a container.
+
+use std::any::Any;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::{fmt, thread};
+
+use containerd_client::types::Mount;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+/// Nothing on it can be changed, run with its owner's rights, or be a device.
+const FLAGS: MsFlags = MsFlags::MS_RDONLY
+    .union(MsFlags::MS_NOSUID)
+    .union(MsFlags::MS_NODEV)
+    .union(MsFlags::MS_NOEXEC)
+    .union(MsFlags::MS_NOATIME);
+
+/// The files of an image as a container of it would begin with them, read-only, for as long as this lives. Nobody else
+/// sees them: they are mounted nowhere, and go when this process ends, however it does.
+pub struct ImageFiles {
+    root: OwnedFd,
+    /// Dropped after the files are closed.
+    _held: Box<dyn Any + Send + Sync>,
+}
+
+/// Who the command of a container runs as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunsAs {
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+}
+
+impl fmt::Debug for ImageFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImageFiles").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+impl ImageFiles {
+    pub(crate) fn new(root: OwnedFd, held: impl Any + Send + Sync) -> Self {
+        Self { root, _held: Box::new(held) }
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Opens the directory that a container sees at an absolute path: links are followed within the image only. `None`
+    /// when the image has none there.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn directory(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
+        let how = OpenHow::new()
+            .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        match openat2(&self.root, path, how) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// What a snapshot of an image would be whose files lie in a plain directory: for a fake.
+#[cfg(feature = "testing")]
+pub(crate) fn plain(dir: &Path) -> Vec<Mount> {
+    let source = dir.display().to_string();
+    vec![Mount { r#type: "bind".to_owned(), source, ..Default::default() }]
+}
+
+/// Opens what the mounts of a snapshot show, which is a directory. `place` is any directory: in a mount namespace of a
+/// thread that ends at once the snapshot is mounted over it, so that nobody else sees that, and nothing is left to
+/// unmount. The mount itself lives as long as the open directory.
+pub(crate) fn open(mounts: &[Mount], place: &Path) -> io::Result<OwnedFd> {
+    let [found] = mounts else {
+        return Err(io::Error::other(format!("want one mount, found {}", mounts.len())));
+    };
+    let open = || {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
+        show(found, place)?;
+        Ok::<_, io::Error>(OwnedFd::from(File::open(place)?))
+    };
+    thread::scope(|scope| {
+        let opening = thread::Builder::new().name("image-files".to_owned()).spawn_scoped(scope, open)?;
+        opening.join().expect("a few calls of the kernel do not panic")
+    })
+}
+
+fn show(found: &Mount, place: &Path) -> io::Result<()> {
+    match found.r#type.as_str() {
+        "bind" => {
+            mount(Some(Path::new(&found.source)), place, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+            let again = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | FLAGS;
+            Ok(mount(None::<&str>, place, None::<&str>, again, None::<&str>)?)
+        }
+        "overlay" => {
+            let (common, options) = overlay(&found.options)?;
+            // Of this thread alone, which has file system attributes of its own.
+            nix::unistd::chdir(&common)?;
+            Ok(mount(Some("overlay"), place, Some("overlay"), FLAGS, Some(options.as_str()))?)
+        }
+        other => Err(io::Error::new(
+            ErrorKind::Unsupported,
+            format!("snapshots of type {other:?} cannot be looked into; use the snapshotter overlayfs"),
+        )),
+    }
+}
+
+/// The options of a read-only overlay, with its layers named from a directory that they have in common: the kernel
+/// takes a page of options, which the full names of an image with many layers do not fit in.
+fn overlay(options: &[String]) -> io::Result<(PathBuf, String)> {
+    let missing = || io::Error::other("the snapshot has no layers");
+    let lower = options.iter().find_map(|option| option.strip_prefix("lowerdir=")).ok_or_else(missing)?;
+    let layers: Vec<&Path> = lower.split(':').map(Path::new).collect();
+    let common = layers.iter().skip(1).fold(layers[0].to_owned(), |common, layer| {
+        let same = common.components().zip(layer.components()).take_while(|(one, other)| one == other);
+        same.map(|(part, _)| part).collect::<Vec<Component<'_>>>().into_iter().collect()
+    });
+    let names = layers.iter().map(|layer| match layer.strip_prefix(&common) {
+        Ok(rest) if rest.as_os_str().is_empty() => ".".to_owned(),
+        Ok(rest) => rest.display().to_string(),
+        Err(_) => layer.display().to_string(),
+    });
+    let lower = format!("lowerdir={}", names.collect::<Vec<_>>().join(":"));
+    // Flags are given apart, and nothing is written.
+    let other = options.iter().filter(|option| {
+        let name = option.split('=').next().unwrap_or_default();
+        !["lowerdir", "upperdir", "workdir", "ro", "rw"].contains(&name)
+    });
+    let all: Vec<&str> = other.map(String::as_str).chain([lower.as_str()]).collect();
+    Ok((common, all.join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn strings(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[test]
+    fn layers_are_named_from_what_they_have_in_common() {
+        let of = |words: &[&str]| overlay(&strings(words)).unwrap();
+        let (common, options) = of(&["index=off", "lowerdir=/c/snapshots/12/fs:/c/snapshots/1/fs", "ro"]);
+        assert_eq!(
+            (common.to_str(), options.as_str()),
+            (Some("/c/snapshots"), "index=off,lowerdir=12/fs:1/fs")
+        );
+        assert_eq!(of(&["lowerdir=/a/fs:/b/fs"]), (PathBuf::from("/"), "lowerdir=a/fs:b/fs".to_owned()));
+        assert_eq!(of(&["lowerdir=/a"]), (PathBuf::from("/a"), "lowerdir=.".to_owned()));
+        assert!(overlay(&strings(&["ro"])).is_err());
+    }
+
+    fn mount_of(kind: &str, source: &Path, options: &[&str]) -> Vec<Mount> {
+        let source = source.display().to_string();
+        vec![Mount { r#type: kind.to_owned(), source, options: strings(options), ..Default::default() }]
+    }
+
+    #[test]
+    fn many_layers_are_seen_as_one_and_nobody_else_sees_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let layers: Vec<PathBuf> = (0..120)
+            .map(|number| dir.path().join(format!("a-rather-long-name-of-a-layer-{number}")))
+            .collect();
+        for (number, layer) in layers.iter().enumerate() {
+            fs::create_dir_all(layer.join("etc")).unwrap();
+            fs::write(layer.join("etc/top"), number.to_string()).unwrap();
+            fs::write(layer.join(format!("etc/{number}")), "").unwrap();
+        }
+        let names: Vec<&str> = layers.iter().map(|layer| layer.to_str().unwrap()).collect();
+        let lower = format!("lowerdir={}", names.join(":"));
+        assert!(lower.len() > 4096);
+        let root = open(&mount_of("overlay", dir.path(), &["index=off", &lower]), dir.path()).unwrap();
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(!mounts.contains(dir.path().to_str().unwrap()), "{mounts}");
+        assert!(!dir.path().join("etc").exists(), "the place is as it was");
+        let files = ImageFiles::new(root, ());
+        let etc = files.directory(Path::new("/etc")).unwrap().unwrap();
+        let seen = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&etc)));
+        assert_eq!(fs::read_dir(&seen).unwrap().count(), 121);
+        assert_eq!(fs::read_to_string(seen.join("top")).unwrap(), "0");
+        let error = fs::write(seen.join("top"), "x").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem);
+    }
+
+    #[test]
+    fn links_lead_to_places_in_the_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        fs::create_dir_all(image.join("data/sub")).unwrap();
+        fs::create_dir(dir.path().join("outside")).unwrap();
+        fs::write(image.join("file"), "").unwrap();
+        for (to, name) in
+            [("/data", "absolute"), ("../../../data", "up"), ("../outside", "out"), ("loop", "loop")]
+        {
+            std::os::unix::fs::symlink(to, image.join(name)).unwrap();
+        }
+        let files =
+            ImageFiles::new(open(&mount_of("bind", &image, &["ro", "rbind"]), dir.path()).unwrap(), ());
+        let has = |path: &str| files.directory(Path::new(path)).unwrap().is_some();
+        for path in ["/", "/data/sub", "/absolute/sub", "/up/sub", "data", "/data/../../data"] {
+            assert!(has(path), "{path}");
+        }
+        for path in ["/out", "/file", "/none", "/loop", "/file/x"] {
+            assert!(!has(path), "{path}");
+        }
+        let made = nix::sys::stat::mkdirat(files.root(), "new", nix::sys::stat::Mode::S_IRWXU);
+        assert_eq!(made, Err(Errno::EROFS));
+    }
+
+    #[test]
+    fn what_cannot_be_looked_into_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = open(&mount_of("ext4", dir.path(), &[]), dir.path()).unwrap_err();
+        assert!(error.to_string().contains("use the snapshotter overlayfs"), "{error}");
+        assert!(open(&[], dir.path()).is_err());
+    }
+}

@@ -1,0 +1,200 @@
+//! Programs that are run beside the first process of a container, as checks are: they are what that one is.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use warren_health::{Ending, Exec, InContainers, Ran, Setups, Target};
+use warren_logger::plan::{Capabilities, Plan};
+use warren_runtime::containerd::Containerd;
+use warren_runtime::{ContainerId, ContainerSpec, Runtime, Seccomp};
+
+use warren_testkit::containerd::ctr;
+use warren_testkit::tool;
+
+use crate::world::{World, end, run, spec};
+
+/// Asks the runtime each time.
+struct Asks(Containerd);
+
+#[async_trait::async_trait]
+impl Setups for Asks {
+    async fn setup(&self, container: &str) -> Result<Plan, String> {
+        let id = ContainerId::parse(container).map_err(|error| error.to_string())?;
+        let setup = self.0.process_setup(&id).await.map_err(|error| error.to_string())?;
+        let [bounding, effective, permitted, inheritable, ambient] = setup.capabilities;
+        Ok(Plan {
+            cgroup: setup.cgroup,
+            environment: setup.environment.into_iter().map(String::into_bytes).collect(),
+            directory: setup.directory.into_bytes(),
+            uid: setup.uid,
+            gid: setup.gid,
+            groups: setup.groups,
+            capabilities: Capabilities { bounding, effective, permitted, inheritable, ambient },
+            no_new_privileges: setup.no_new_privileges,
+            limits: setup.limits,
+            filters: setup.filters,
+            ..Plan::default()
+        })
+    }
+}
+
+fn exec(world: &World) -> InContainers {
+    let programs = warren_logger::ensure_installed(world.containerd.dir()).unwrap();
+    InContainers::new(programs.exec, Arc::new(Asks(Containerd::new(world.containerd.settings()).unwrap())))
+}
+
+fn target(name: &str, pid: u32) -> Target {
+    let netns = Path::new("/nowhere").to_owned();
+    Target { container: name.to_owned(), pid, netns, address: "10.0.0.1".parse().unwrap() }
+}
+
+fn words(script: &str) -> Vec<String> {
+    ["sh", "-c", script].map(str::to_owned).to_vec()
+}
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// What makes a container different.
+type Change = fn(&mut ContainerSpec);
+
+/// What each line of the container's own output says of itself, and what a program beside it must say too.
+const LOOK: &str = "id; hostname; pwd; echo $OWN; grep -e Cap -e NoNewPrivs -e Seccomp: /proc/self/status; \
+                    ulimit -n; cat /proc/self/oom_score_adj; unshare -m true 2>&1 | grep -c permitted; \
+                    cat /proc/self/cgroup; umask; cat /proc/1/cmdline | grep -c sleeping";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_beside_the_first_one_is_what_that_is() {
+    let world = World::start().await;
+    let exec = exec(&world);
+    let cases: [(&str, Change); 5] = [
+        ("plain", |_| ()),
+        ("user", |spec| {
+            (spec.user, spec.groups) = (Some("web".into()), vec!["55".into()]);
+            spec.cap_add = vec!["NET_ADMIN".into()];
+        }),
+        ("strict", |spec| {
+            spec.no_new_privileges = true;
+            spec.cap_drop = vec!["ALL".into()];
+            spec.user = Some("33:44".into());
+        }),
+        ("open", |spec| (spec.seccomp, spec.oom_score_adj) = (Seccomp::Unconfined, Some(500))),
+        ("privileged", |spec| spec.privileged = true),
+    ];
+    for (name, change) in cases {
+        let (log, dir) = world.log(name);
+        let script = format!("{LOOK}; echo that is all; : sleeping; sleep 1000");
+        let mut spec = ContainerSpec { log, ..spec(name, &["sh", "-c", &script]) };
+        spec.env.push(("OWN".into(), "of the container".into()));
+        change(&mut spec);
+        let pid = run(&world.runtime, &spec).await;
+        let own = dir.join("stdout");
+        let is_written =
+            || async { std::fs::read_to_string(&own).is_ok_and(|text| text.ends_with("that is all\n")) };
+        crate::world::eventually("the container's own words", is_written).await;
+        let own = std::fs::read_to_string(&own).unwrap();
+        // More than is kept of an output would be cut on one side only.
+        for line in LOOK.split("; ") {
+            let ran = exec.run(&target(name, pid), &words(line), LONG).await;
+            assert!(own.contains(&ran.output), "{name}: {line}: {ran:?} instead of {own}");
+            assert!(!ran.output.is_empty(), "{name}: {line}: {ran:?}");
+        }
+        end(&world.runtime, &spec).await;
+    }
+    world.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_end_is_told_and_nothing_is_left() {
+    let world = World::start().await;
+    let exec = exec(&world);
+    let spec = spec("holds", &["sh", "-c", "sleep 100000"]);
+    let pid = run(&world.runtime, &spec).await;
+    let at = target("holds", pid);
+    let ran = |script: &'static str, within| {
+        let (exec, at) = (&exec, &at);
+        async move { exec.run(at, &words(script), within).await }
+    };
+    let exited = |code, output: &str| Ran { ending: Ending::Exited(code), output: output.into() };
+    assert_eq!(ran("echo out; echo err >&2; exit 3", LONG).await, exited(3, "out\nerr\n"));
+    assert_eq!(ran("kill -9 $$", LONG).await, exited(137, ""));
+    assert_eq!(ran("/no/such/program", LONG).await.ending, Ending::Exited(127));
+    let long = ran("i=0; while [ $i -lt 9999 ]; do i=$((i+1)); echo 0123456789; done", LONG).await;
+    assert_eq!((long.ending, long.output.len()), (Ending::Exited(0), 512));
+    let missing = exec.run(&at, &["no-such-program".into()], LONG).await;
+    assert_eq!(missing.ending, Ending::Failed("no such program in the container: no-such-program".into()));
+    let directory = exec.run(&at, &["/etc".into()], LONG).await;
+    assert!(matches!(&directory.ending, Ending::Failed(why) if why.contains("denied")), "{directory:?}");
+
+    // What goes on in the background, and writes, holds up nothing.
+    let begin = Instant::now();
+    assert_eq!(ran("yes 6666 & exit 0", LONG).await.ending, Ending::Exited(0));
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+
+    // What is late goes with all that it started; so does what nobody waits for any more.
+    let sleepers = || {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let line = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).ok();
+        all.filter_map(line).filter(|line| line.starts_with(b"sleep\x007777")).count()
+    };
+    let before = sleepers();
+    let begin = Instant::now();
+    let late = ran("echo begun; sleep 7777 & sleep 7777", Duration::from_millis(300)).await;
+    assert_eq!(late, Ran { ending: Ending::TimedOut, output: "begun\n".into() });
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    let dropped = tokio::time::timeout(Duration::from_millis(300), ran("sleep 7777", LONG)).await;
+    assert!(dropped.is_err());
+    crate::world::eventually("the programs are gone", || async { sleepers() == before }).await;
+
+    // A paused container answers at once, and goes on afterwards.
+    let settings = world.containerd.settings();
+    let tell = |verb: &str| {
+        let words = ["--namespace", &settings.namespace, "tasks", verb, "holds"];
+        tool::stdout(ctr(&settings.socket, words), tool::DEADLINE).unwrap();
+    };
+    tell("pause");
+    assert_eq!(ran("true", LONG).await.ending, Ending::Failed("the container is paused".into()));
+    tell("resume");
+    assert_eq!(ran("true", LONG).await, exited(0, ""));
+
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let open = descriptors();
+    for _ in 0..50 {
+        assert_eq!(ran("true", LONG).await, exited(0, ""));
+    }
+    crate::world::eventually("no file stays open", || async { descriptors() <= open }).await;
+
+    // Its process id may be anybody's by now.
+    let another = exec.run(&target("holds", std::process::id()), &words("true"), LONG).await;
+    assert_eq!(another.ending, Ending::Failed("the container has ended".into()));
+    end(&world.runtime, &spec).await;
+    let gone = exec.run(&at, &words("true"), LONG).await;
+    assert!(matches!(gone.ending, Ending::Unable(_)), "{gone:?}");
+    world.assert_clean().await;
+}
+
+/// An image whose program is the one that executes it: it must not get hold of the node's file.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_does_not_get_the_nodes_own_program() {
+    let world = World::start().await;
+    let exec = exec(&world);
+    let spec = spec("thief", &["sh", "-c", "sleep 100000"]);
+    let pid = run(&world.runtime, &spec).await;
+    let installed = world.containerd.dir().join("warren-exec");
+    let before = std::fs::read(&installed).unwrap();
+    let thief = "for i in 1 2 3 4 5 6 7 8 9 10; do for p in /proc/[0-9]*; do \
+                 (echo stolen >$p/exe) 2>/dev/null; done; done; true";
+    let (robbed, ran) =
+        tokio::join!(async { exec.run(&target("thief", pid), &words(thief), LONG).await }, async {
+            let mut last = None;
+            for _ in 0..20 {
+                last = Some(exec.run(&target("thief", pid), &["/proc/self/exe".into()], LONG).await);
+            }
+            last.unwrap()
+        });
+    assert_eq!(robbed.ending, Ending::Exited(0), "{robbed:?}");
+    assert_ne!(ran.ending, Ending::TimedOut);
+    assert!(std::fs::read(&installed).unwrap() == before, "the node's own program was changed");
+    end(&world.runtime, &spec).await;
+    world.assert_clean().await;
+}

@@ -1,0 +1,230 @@
+//! The folders that containerd makes for processes: none stays for ever when somebody was killed, and none goes that
+//! somebody owns.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use nix::mount::{MsFlags, mount};
+use nix::sys::stat::Mode;
+use warren_runtime::containerd::{Containerd, Settings};
+use warren_runtime::{ContainerSpec, Process, Runtime, Signal};
+
+use crate::strays::{connection, delete_record, make, record};
+use crate::world::{World, end, eventually, id, process, run, sleeper};
+
+/// Where bundles lie, and where the folders lie that they point to.
+fn places(world: &World) -> [PathBuf; 2] {
+    let namespace = world.containerd.settings().namespace;
+    ["state", "root"].map(|place| {
+        world.containerd.dir().join(place).join("io.containerd.runtime.v2.task").join(&namespace)
+    })
+}
+
+fn folders(world: &World) -> Vec<PathBuf> {
+    let entries = places(world).into_iter().flat_map(|place| fs::read_dir(place).into_iter().flatten());
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    found.sort();
+    found
+}
+
+/// Both folders, as containerd leaves them when it has started a supervisor.
+fn lay(world: &World, name: &str) -> PathBuf {
+    let [bundle, work] = places(world).map(|place| place.join(name));
+    fs::create_dir_all(bundle.join("rootfs")).unwrap();
+    fs::create_dir_all(&work).unwrap();
+    for file in ["address", "config.json", "shim-binary-path"] {
+        fs::write(bundle.join(file), "x").unwrap();
+    }
+    nix::unistd::mkfifo(&bundle.join("log"), Mode::S_IRWXU).unwrap();
+    symlink(work, bundle.join("work")).unwrap();
+    bundle
+}
+
+fn mount_on(place: &Path) {
+    mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    fs::write(place.join("file"), "x").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_owns_goes_and_nothing_else() {
+    let world = World::start().await;
+    let connection = connection(&world);
+    let kept = sleeper("kept");
+    let pid = run(&world.runtime, &kept).await;
+    let before = folders(&world);
+    assert_eq!(before.len(), 2);
+
+    let plain = lay(&world, "plain");
+    // The process had been made; its file system is still mounted.
+    let made = lay(&world, "made");
+    fs::write(made.join("init.pid"), "1").unwrap();
+    mount_on(&made.join("rootfs"));
+    mount_on(&made.join("rootfs"));
+    // One was on its way out, and kept the next one from going the same way.
+    let [again, dying] = ["again", ".again"].map(|name| places(&world)[0].join(name));
+    fs::create_dir_all(again.join("rootfs")).unwrap();
+    fs::create_dir(&dying).unwrap();
+    fs::write(dying.join("runtime"), "x").unwrap();
+    let alone = places(&world)[1].join("alone");
+    fs::create_dir(&alone).unwrap();
+    let mut gone = vec![again, dying, alone];
+    gone.extend(["plain", "made"].iter().flat_map(|name| places(&world).map(|place| place.join(name))));
+
+    let recorded = lay(&world, "recorded");
+    make(&connection, record("recorded")).await;
+    // Of another containerd, and with something in it that containerd did not put there.
+    let foreign = lay(&world, "foreign");
+    fs::remove_file(foreign.join("work")).unwrap();
+    symlink("/elsewhere/foreign", foreign.join("work")).unwrap();
+    fs::remove_dir(places(&world)[1].join("foreign")).unwrap();
+    let full = lay(&world, "full");
+    fs::write(full.join("rootfs/file"), "x").unwrap();
+
+    let swept = world.runtime.sweep_strays().await.unwrap();
+    let mut names: Vec<PathBuf> = swept.folders.iter().map(PathBuf::from).collect();
+    names.retain(|path| *path != places(&world)[1].join("full"));
+    names.sort();
+    gone.sort();
+    assert_eq!(names, gone, "{swept:?}");
+    assert!(!plain.exists() && !made.exists());
+    assert!(recorded.join("rootfs").exists() && foreign.join("rootfs").exists());
+    assert!(full.join("rootfs/file").exists());
+    assert!(matches!(&swept.failed[..], [reason] if reason.contains("full")), "{swept:?}");
+    assert_eq!(process(&world.runtime, &kept.id).await, Process::Running { pid });
+
+    for path in [&foreign, &full] {
+        fs::remove_dir_all(path).unwrap();
+    }
+    delete_record(&connection, "recorded").await;
+    assert_eq!(world.runtime.sweep_strays().await.unwrap().folders.len(), 2, "it has no record any more");
+    assert_eq!(folders(&world), before);
+    end(&world.runtime, &kept).await;
+    assert_eq!(folders(&world), Vec::<PathBuf>::new());
+    world.assert_clean().await;
+}
+
+/// An agent that is killed after this time, at work on all of `specs`.
+fn killed_agent(settings: Settings, specs: Vec<ContainerSpec>, life: Duration) {
+    let agent = move || {
+        let agent =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        agent.block_on(async {
+            let runtime = Containerd::new(settings).unwrap();
+            for spec in specs {
+                let runtime = runtime.clone();
+                tokio::spawn(async move {
+                    while runtime.ensure_created(&spec).await.is_err()
+                        || runtime.start(&spec.id).await.is_err()
+                    {
+                        // Not a wait: as an agent does it, a moment before it tries again.
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                });
+            }
+            // Not a wait: the moment of the kill.
+            tokio::time::sleep(life).await;
+        });
+        // Every call is cut off where it is.
+        agent.shutdown_timeout(Duration::ZERO);
+    };
+    thread::spawn(agent).join().unwrap();
+}
+
+/// containerd gives up a supervisor that does not answer after some seconds.
+const GIVES_UP: Duration = Duration::from_secs(10);
+
+/// Stops the supervisor of this container as soon as there is one; whether that was before it was told what to make.
+fn freeze(world: &World, name: &str) -> Option<i32> {
+    let mark = format!(" -id {name} ");
+    let pid = loop {
+        let lines = world.containerd.leftovers();
+        let line = lines.iter().find(|line| line.contains(&mark) && !line.ends_with(" start "));
+        if let Some(line) = line {
+            break line.split(' ').next().unwrap().parse().unwrap();
+        }
+        thread::yield_now();
+    };
+    let send = |signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
+    send(nix::sys::signal::SIGSTOP);
+    if places(world)[0].join(name).join("runtime").exists() {
+        send(nix::sys::signal::SIGCONT);
+        return None;
+    }
+    Some(pid)
+}
+
+/// containerd clears the creation away that was cut off, gives up, and leaves both folders for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_that_containerd_cannot_clear_away_is_swept() {
+    let world = World::start().await;
+    let settings = world.containerd.settings();
+    let log = world.containerd.dir().join("root/containerd.log");
+    let mut stuck = None;
+    for attempt in 0..20 {
+        let spec = sleeper(&format!("stuck{attempt}"));
+        let (name, agents) = (spec.id.to_string(), settings.clone());
+        let frozen = thread::scope(|scope| {
+            scope.spawn(|| killed_agent(agents, vec![spec], Duration::from_secs(1)));
+            freeze(&world, &name)
+        });
+        let Some(frozen) = frozen else { continue };
+        let given_up = eventually("containerd has given up", || async {
+            let text = fs::read_to_string(&log).unwrap();
+            let mark = format!("id={name} ");
+            text.lines().any(|line| line.contains("failed to clean up") && line.contains(&mark))
+        });
+        // One that is caught before containerd is connected to it is cleared away all the same, or waited for.
+        let has_given_up = timeout(GIVES_UP, given_up).await.is_ok();
+        if has_given_up && places(&world).iter().all(|place| place.join(&name).exists()) {
+            stuck = Some(name);
+            break;
+        }
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(frozen), nix::sys::signal::SIGCONT);
+    }
+    let name = stuck.expect("one of many supervisors is caught at its beginning");
+    for found in world.runtime.list().await.unwrap() {
+        world.runtime.signal(&found.id, Signal::KILL).await.unwrap();
+        eventually("it is removed", || async { world.runtime.remove(&found.id).await.is_ok() }).await;
+    }
+    let both: Vec<PathBuf> = places(&world).map(|place| place.join(&name)).into();
+    assert!(both.iter().all(|path| path.exists()), "{:?}", folders(&world));
+    let swept = world.runtime.sweep_strays().await.unwrap();
+    assert!(swept.shims.contains(&name) && swept.failed.is_empty(), "{swept:?}");
+    assert!(both.iter().all(|path| !path.exists()), "{swept:?}");
+    assert_eq!(folders(&world), Vec::<PathBuf>::new());
+    world.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_killed_one_after_the_other_leave_nothing_that_a_sweep_does_not_remove() {
+    let world = World::start().await;
+    for round in 0..8u64 {
+        let specs: Vec<ContainerSpec> = (0..4).map(|n| sleeper(&format!("r{round}-{n}"))).collect();
+        for life in 0..3 {
+            let moment = Duration::from_millis(10 + (round * 37 + life * 53) % 150);
+            killed_agent(world.containerd.settings(), specs.clone(), moment);
+        }
+        for spec in specs {
+            eventually("it is removed", || async {
+                // An error of either is one that trying again mends.
+                let _ = world.runtime.signal(&spec.id, Signal::KILL).await;
+                world.runtime.remove(&spec.id).await.is_ok()
+            })
+            .await;
+            assert_eq!(world.runtime.inspect(&id(spec.id.as_str())).await.unwrap(), None);
+        }
+    }
+    eventually("nothing is left to sweep", || async {
+        let swept = world.runtime.sweep_strays().await.unwrap();
+        assert!(swept.failed.is_empty(), "{swept:?}");
+        swept.is_empty()
+    })
+    .await;
+    assert_eq!(folders(&world), Vec::<PathBuf>::new());
+    world.assert_clean().await;
+}

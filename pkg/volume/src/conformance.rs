@@ -1,0 +1,209 @@
+//! What every driver of volumes must do. For its tests: a failure panics.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use async_trait::async_trait;
+use warren_types::VolumeName;
+
+use crate::error::Error;
+use crate::{Driver, Opened, Options, Source, Unreadable};
+
+/// Holds a driver that has no volume yet to what [`Driver`] says, and leaves none. Needs root.
+///
+/// # Panics
+/// When the driver does something else.
+pub async fn suite(driver: &dyn Driver) {
+    assert_eq!(list(driver).await, [] as [&str; 0]);
+    a_volume_is_made_once_and_keeps_what_it_has(driver).await;
+    options_say_owner_and_mode(driver).await;
+    an_empty_volume_gets_its_first_content_once(driver).await;
+    content_that_cannot_be_read_leaves_an_empty_volume(driver).await;
+    many_at_once_make_one(driver).await;
+    a_removed_volume_is_gone_and_links_in_it_are_not_followed(driver).await;
+    driver.sweep().await.expect("there is nothing to do");
+    assert_eq!(list(driver).await, [] as [&str; 0]);
+}
+
+/// A directory as content, which counts how often it was asked for.
+pub struct Directory {
+    /// Where.
+    pub path: PathBuf,
+    /// How often it was opened.
+    pub opened: AtomicU32,
+}
+
+impl Directory {
+    /// What is at `path`, or nothing.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), opened: AtomicU32::new(0) }
+    }
+}
+
+#[async_trait]
+impl Source for Directory {
+    async fn open(&self) -> Result<Option<Opened>, Unreadable> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        let directory = File::open(&self.path).ok();
+        Ok(directory.map(|directory| Opened { directory: directory.into(), held: Box::new(()) }))
+    }
+}
+
+struct Broken {
+    transient: bool,
+}
+
+#[async_trait]
+impl Source for Broken {
+    async fn open(&self) -> Result<Option<Opened>, Unreadable> {
+        Err(Unreadable { reason: "it is broken".to_owned(), transient: self.transient })
+    }
+}
+
+fn name(text: &str) -> VolumeName {
+    text.parse().expect("the suite's names are volume names")
+}
+
+fn options(pairs: &[(&str, &str)]) -> Options {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+async fn list(driver: &dyn Driver) -> Vec<String> {
+    driver.list().await.expect("volumes can be listed").iter().map(ToString::to_string).collect()
+}
+
+async fn made(
+    driver: &dyn Driver,
+    volume: &str,
+    pairs: &[(&str, &str)],
+    first: Option<&dyn Source>,
+) -> PathBuf {
+    driver.ensure(&name(volume), &options(pairs), first).await.expect("the volume can be made")
+}
+
+async fn removed(driver: &dyn Driver, volume: &str) {
+    for _twice in 0..2 {
+        driver.remove(&name(volume)).await.expect("the volume can be removed");
+    }
+}
+
+fn owned(path: &Path) -> (u32, u32, u32) {
+    let found = fs::metadata(path).expect("it is there");
+    (found.uid(), found.gid(), found.mode() & 0o7777)
+}
+
+fn read(path: PathBuf) -> String {
+    fs::read_to_string(path).expect("the file is there")
+}
+
+fn write(path: PathBuf, text: &str) {
+    fs::write(path, text).expect("the directory can be written to");
+}
+
+fn image() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let sub = dir.path().join("sub");
+    fs::create_dir(&sub).expect("it is empty");
+    write(sub.join("file"), "from the image");
+    chown(sub.join("file"), Some(33), Some(44)).expect("this is root");
+    symlink("/etc/passwd", dir.path().join("link")).expect("it is empty");
+    chown(dir.path(), Some(70), Some(71)).expect("this is root");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o2750)).expect("this is root");
+    dir
+}
+
+async fn a_volume_is_made_once_and_keeps_what_it_has(driver: &dyn Driver) {
+    assert_eq!(driver.usage(&name("data")).await.expect("nothing is wrong"), None);
+    let path = made(driver, "data", &[], None).await;
+    assert!(path.is_absolute() && path.is_dir());
+    assert_eq!(owned(&path), (0, 0, 0o755));
+    let before = driver.usage(&name("data")).await.expect("it is there").expect("it is there");
+    write(path.join("file"), &"x".repeat(100_000));
+    let image = image();
+    let first = Directory::new(image.path());
+    assert_eq!(made(driver, "data", &[("mode", "700")], Some(&first)).await, path);
+    assert_eq!(first.opened.load(Ordering::Relaxed), 0, "it is not empty");
+    assert_eq!(owned(&path).2, 0o755, "a volume that has something is as its tasks left it");
+    assert_eq!(read(path.join("file")).len(), 100_000);
+    assert!(!path.join("sub").exists());
+    let after = driver.usage(&name("data")).await.expect("it is there").expect("it is there");
+    assert!(after.0 >= before.0 + 100_000, "{after:?} after {before:?}");
+    made(driver, "Another.one_2", &[], None).await;
+    assert_eq!(list(driver).await, ["Another.one_2", "data"]);
+    removed(driver, "Another.one_2").await;
+    removed(driver, "data").await;
+}
+
+async fn options_say_owner_and_mode(driver: &dyn Driver) {
+    let path = made(driver, "owned", &[("uid", "1000"), ("mode", "1770")], None).await;
+    assert_eq!(owned(&path), (1000, 0, 0o1770));
+    removed(driver, "owned").await;
+    let image = image();
+    let first = Directory::new(image.path());
+    let path = made(driver, "owned", &[("gid", "9")], Some(&first)).await;
+    assert_eq!(owned(&path), (70, 9, 0o2750), "what is not said is the image's");
+    removed(driver, "owned").await;
+    let refused = driver.ensure(&name("owned"), &options(&[("size", "1G")]), None).await;
+    assert!(matches!(&refused, Err(Error::Options { .. })), "{refused:?}");
+    assert_eq!(list(driver).await, [] as [&str; 0], "a refusal makes nothing");
+}
+
+async fn an_empty_volume_gets_its_first_content_once(driver: &dyn Driver) {
+    let image = image();
+    let absent = Directory::new(image.path().join("absent"));
+    let path = made(driver, "first", &[], Some(&absent)).await;
+    assert_eq!((owned(&path), absent.opened.load(Ordering::Relaxed)), ((0, 0, 0o755), 1));
+    let first = Directory::new(image.path());
+    // Whoever has the empty volume sees what it gets.
+    let held = File::open(&path).expect("it is there");
+    assert_eq!(made(driver, "first", &[], Some(&first)).await, path);
+    let same = |path: &Path| fs::metadata(path).expect("it is there").ino();
+    assert_eq!(held.metadata().expect("it is open").ino(), same(&path));
+    assert_eq!(owned(&path), (70, 71, 0o2750));
+    assert_eq!(owned(&path.join("sub/file")), (33, 44, 0o644));
+    assert_eq!(read(path.join("sub/file")), "from the image");
+    assert_eq!(fs::read_link(path.join("link")).expect("a link stays one"), Path::new("/etc/passwd"));
+    write(path.join("sub/file"), "changed");
+    assert_eq!(made(driver, "first", &[], Some(&first)).await, path);
+    assert_eq!((read(path.join("sub/file")).as_str(), first.opened.load(Ordering::Relaxed)), ("changed", 1));
+    removed(driver, "first").await;
+    assert_eq!(read(image.path().join("sub/file")), "from the image");
+}
+
+async fn content_that_cannot_be_read_leaves_an_empty_volume(driver: &dyn Driver) {
+    for transient in [true, false] {
+        let error = driver.ensure(&name("broken"), &Options::new(), Some(&Broken { transient })).await;
+        let error = error.expect_err("its content cannot be read");
+        assert!(matches!(error, Error::Content { .. }) && error.is_transient() == transient, "{error}");
+    }
+    let image = image();
+    let path = made(driver, "broken", &[], Some(&Directory::new(image.path()))).await;
+    assert_eq!(read(path.join("sub/file")), "from the image");
+    removed(driver, "broken").await;
+}
+
+async fn many_at_once_make_one(driver: &dyn Driver) {
+    let image = image();
+    let first = Directory::new(image.path());
+    let one = || made(driver, "many", &[], Some(&first));
+    let (a, b, c, d) = tokio::join!(one(), one(), one(), one());
+    assert!(a == b && b == c && c == d);
+    assert_eq!(first.opened.load(Ordering::Relaxed), 1);
+    assert_eq!(read(a.join("sub/file")), "from the image");
+    removed(driver, "many").await;
+}
+
+async fn a_removed_volume_is_gone_and_links_in_it_are_not_followed(driver: &dyn Driver) {
+    let outside = image();
+    let path = made(driver, "gone", &[], None).await;
+    symlink(outside.path(), path.join("out")).expect("it is empty");
+    symlink(outside.path().join("sub/file"), path.join("file")).expect("it is empty");
+    removed(driver, "gone").await;
+    assert!(!path.exists());
+    assert_eq!(read(outside.path().join("sub/file")), "from the image");
+    let path = made(driver, "gone", &[], None).await;
+    assert_eq!(fs::read_dir(&path).expect("it is a directory").count(), 0, "nothing comes back");
+    removed(driver, "gone").await;
+}

@@ -1,0 +1,149 @@
+//! Volumes: made, looked at, and forgotten with their data or without.
+
+use tonic::Code;
+use warren_client::{Client, NewVolume};
+use warren_proto::v1;
+use warren_proto::v1::open::Purpose;
+use warren_proto::v1::stream_frame::Frame;
+use warren_testkit::wait::eventually_async;
+use warren_types::{Mount, MountSource, ServiceSpec, VolumeId};
+
+use crate::updates::problem;
+use crate::worker::Worker;
+use crate::world::{PATIENCE, World, new_id, spec};
+
+fn volume(name: &str, node: &str) -> NewVolume {
+    NewVolume {
+        id: VolumeId(new_id().0),
+        name: name.parse().unwrap(),
+        driver: String::new(),
+        options: Default::default(),
+        labels: Default::default(),
+        node: node.to_owned(),
+    }
+}
+
+/// A service called `web` whose task has the volume.
+fn having(name: &str) -> ServiceSpec {
+    let mut spec = spec("web", 1);
+    let source = MountSource::Volume { name: name.to_owned(), subpath: None, no_copy: false };
+    spec.task.mounts = vec![Mount { target: "/data".into(), source, read_only: false }];
+    spec
+}
+
+/// The worker is asked for something, and answers so.
+async fn answers(worker: &mut Worker, frames: Vec<Frame>) -> Purpose {
+    let open = worker.asked().await;
+    let stream = worker.attach_to(open.stream_id).await;
+    for frame in frames {
+        stream.say(frame).await;
+    }
+    stream.ended().await;
+    open.purpose.expect("it is asked for something")
+}
+
+fn size(name: &str, size_bytes: u64) -> Frame {
+    Frame::Volumes(v1::VolumeList { volumes: vec![v1::LocalVolume { name: name.into(), size_bytes }] })
+}
+
+fn done() -> Frame {
+    Frame::Done(v1::StreamDone {})
+}
+
+async fn down(client: &Client) {
+    eventually_async(PATIENCE, "the node to be down", || async {
+        let node = client.nodes().get("n1").await.map_err(|error| error.to_string())?;
+        if node.status() == v1::NodeStatus::Down { Ok(()) } else { Err(format!("{:?}", node.status())) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_is_made_where_its_first_task_goes_and_stays_with_its_users() {
+    let world = World::new().await;
+    let (client, mut worker) = (world.local().await, Worker::dial(&world).await);
+    let volumes = client.volumes();
+    let made = volumes.create(volume("data", "")).await.unwrap();
+    assert_eq!((made.driver.as_str(), made.node_name.as_str(), made.users.len()), ("local", "", 0));
+    client.services().create(new_id(), &having("data")).await.unwrap();
+    worker.has("a task", |tasks| tasks.len() == 1).await;
+    let assigned = worker.tasks.values().next().unwrap();
+    assert_eq!(assigned.volumes.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["data"]);
+
+    let [listed] = &volumes.list(false).await.unwrap()[..] else { panic!("one volume") };
+    assert_eq!((listed.node_name.as_str(), listed.users.as_slice()), ("n1", &["web.1".to_owned()][..]));
+    assert_eq!(listed.size_bytes, None, "nobody was asked");
+    let serve = answers(&mut worker, vec![size("data", 7), size("another", 9), done()]);
+    let (shown, purpose) = tokio::join!(volumes.get("data"), serve);
+    assert_eq!(shown.unwrap().size_bytes, Some(7));
+    assert_eq!(purpose, Purpose::ListVolumes(v1::ListVolumes { names: vec!["data".into()] }));
+    let (listed, _) = tokio::join!(volumes.list(true), answers(&mut worker, vec![size("data", 8), done()]));
+    assert_eq!(listed.unwrap()[0].size_bytes, Some(8));
+    let silent = answers(&mut worker, vec![Frame::Failed("the disk does not work".into())]);
+    let (shown, _) = tokio::join!(volumes.get("data"), silent);
+    assert_eq!(shown.unwrap().size_bytes, None, "what is not known is left out");
+
+    for purge in [false, true] {
+        let used = problem(volumes.remove("data", purge).await.unwrap_err());
+        assert_eq!((used.code, used.reason.as_str()), (Code::FailedPrecondition, "VOLUME_IN_USE"));
+        assert!(used.message.contains("volume data is used by web.1"), "{used}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_goes_with_its_data_when_its_node_has_deleted_that() {
+    let world = World::new().await;
+    let (client, mut worker) = (world.local().await, Worker::dial(&world).await);
+    let volumes = client.volumes();
+    volumes.create(volume("data", "n1")).await.unwrap();
+    let fails = answers(&mut worker, vec![Frame::Failed("it is busy".into())]);
+    let (refused, purpose) = tokio::join!(volumes.remove("data", true), fails);
+    assert_eq!(purpose, Purpose::PurgeVolume(v1::PurgeVolume { name: "data".into() }));
+    let refused = problem(refused.unwrap_err());
+    assert_eq!((refused.code, refused.reason.as_str()), (Code::FailedPrecondition, "VOLUME_NOT_PURGED"));
+    assert!(refused.message.contains("it is busy") && refused.message.contains("--purge data"), "{refused}");
+    let marked = &volumes.list(false).await.unwrap()[0];
+    assert!(marked.removing);
+    let users = problem(client.services().create(new_id(), &having("data")).await.unwrap_err());
+    assert_eq!(users.reason, "VOLUME_REMOVING", "it gets no new users");
+
+    let (removed, _) = tokio::join!(volumes.remove("data", true), answers(&mut worker, vec![done()]));
+    assert_eq!(removed.unwrap().name, "data");
+    assert!(volumes.get("data").await.unwrap_err().is_not_found());
+    assert!(volumes.remove("data", true).await.unwrap_err().is_not_found());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_can_be_forgotten_but_not_purged_while_its_node_is_away() {
+    let world = World::new().await;
+    let (client, worker) = (world.local().await, Worker::dial(&world).await);
+    let volumes = client.volumes();
+    volumes.create(volume("data", "n1")).await.unwrap();
+    volumes.create(volume("empty", "")).await.unwrap();
+    drop(worker);
+    down(&client).await;
+    let refused = problem(volumes.remove("data", true).await.unwrap_err());
+    assert_eq!((refused.code, refused.reason.as_str()), (Code::FailedPrecondition, "VOLUME_UNREACHABLE"));
+    assert!(!volumes.list(true).await.unwrap()[0].removing, "nothing was changed");
+    assert_eq!(volumes.remove("empty", true).await.unwrap().name, "empty", "it never had data");
+    volumes.remove("data", false).await.unwrap();
+    assert_eq!(volumes.list(false).await.unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_a_volume_is_named() {
+    let world = World::new().await;
+    let client = world.local().await;
+    let volumes = client.volumes();
+    let path = |refused: warren_client::Error| problem(refused).violations.0[0].path.clone();
+    let nfs = NewVolume { driver: "nfs".into(), ..volume("data", "") };
+    assert_eq!(path(volumes.create(nfs).await.unwrap_err()), "driver");
+    let options = [("size".to_owned(), "1G".to_owned())].into();
+    let sized = NewVolume { options, ..volume("data", "") };
+    assert_eq!(path(volumes.create(sized).await.unwrap_err()), "options[\"size\"]");
+    assert!(volumes.create(volume("data", "n7")).await.unwrap_err().is_not_found());
+    let good = volume("data", "n1");
+    volumes.create(good.clone()).await.unwrap();
+    volumes.create(good).await.unwrap();
+    assert_eq!(problem(volumes.create(volume("data", "")).await.unwrap_err()).code, Code::AlreadyExists);
+}

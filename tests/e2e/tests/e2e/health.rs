@@ -1,0 +1,267 @@
+//! Checks: what makes a task ready, what takes it out of traffic, and what replaces it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use warren_testkit::image::{Image, Layer};
+use warren_testkit::wait::eventually;
+
+use crate::e2e::task::{self, Task};
+use crate::e2e::world::{BOX, SOON, World};
+
+const FAILED: i32 = 1;
+const USAGE: i32 = 2;
+
+/// A web server whose every answer is decided by a file of the node, per slot: see [`Shop::tell`].
+const SERVER: &str = "warren.local/told:1";
+
+/// What the server does for a request, by the word in its file; without one it answers 200 and says its host name.
+const ANSWER: &str = r#"#!/bin/sh
+read -r who word </told/word 2>/dev/null
+[ "$who" = all ] || [ "$who" = "$ME" ] || word=
+case $word in
+  hang) sleep 1000 ;;
+  500) printf 'Status: 500 Internal\r\nContent-Type: text/plain\r\n\r\nout of order\n' ;;
+  loop) printf 'Status: 302 Found\r\nLocation: /cgi-bin/answer\r\n\r\n' ;;
+  away) printf 'Status: 302 Found\r\nLocation: http://10.255.255.1/\r\n\r\n' ;;
+  slow) printf 'Content-Type: text/plain\r\n\r\n'; while sleep 1; do echo -n x; done ;;
+  endless) printf 'Content-Type: text/plain\r\n\r\n'; while :; do echo endless; done ;;
+  *) printf 'Content-Type: text/plain\r\n\r\n<th>host name</th><td>%s</td>' "$(hostname)" ;;
+esac
+"#;
+
+/// A node with the server's image, and the files that tell its tasks what to do.
+struct Shop {
+    world: World,
+}
+
+impl Shop {
+    fn open() -> Shop {
+        let world = World::new();
+        let layer = Layer::new().directory("/www", 0o755).directory("/www/cgi-bin", 0o755);
+        let layer = layer.file("/www/cgi-bin/answer", ANSWER, 0o755).file("/www/index.html", "hello", 0o644);
+        let image = Image::busybox(SERVER).layer(layer).entrypoint(["httpd", "-f", "-p", "80", "-h", "/www"]);
+        world.import("told.tar", &image.oci_archive());
+        for slot in 1..=2 {
+            fs::create_dir(world.node.scratch().join(format!("told-{slot}"))).unwrap();
+        }
+        Shop { world }
+    }
+
+    fn file(&self, slot: u32) -> PathBuf {
+        self.world.node.scratch().join(format!("told-{slot}/word"))
+    }
+
+    /// What the tasks of `slot` do from now on: all of them, or the one with that id.
+    fn tell(&self, slot: u32, who: &str, word: &str) {
+        fs::write(self.file(slot), format!("{who} {word}\n")).unwrap();
+    }
+
+    /// A service of the server, checked every 200 ms by what `flags` say; does not wait for it.
+    #[track_caller]
+    fn create(&self, name: &str, flags: &[&str]) {
+        let bind = format!("{}/told-{{{{.Task.Slot}}}}:/told", self.world.node.scratch().display());
+        let words = [
+            "service",
+            "create",
+            name,
+            "--detach",
+            "--image",
+            SERVER,
+            "--bind",
+            &bind,
+            "--env",
+            "ME={{.Task.ID}}",
+        ];
+        let often =
+            ["--health-interval", "200ms", "--health-timeout", "500ms", "--health-start-interval", "100ms"];
+        self.world.warren().ok(&[&words[..], &often, flags].concat());
+    }
+
+    /// Waits until a task of `name` is unhealthy or was replaced because it was, for a reason with `mentions`.
+    #[track_caller]
+    fn unhealthy(&self, name: &str, mentions: &str) {
+        eventually(SOON, &format!("{name} to be unhealthy: {mentions}"), || {
+            let tasks = task::of_service(&self.world.node, name);
+            let is_told = |task: &Task| task.reason.contains("unhealthy") && task.reason.contains(mentions);
+            if tasks.iter().any(is_told) { Ok(()) } else { Err(format!("{tasks:#?}")) }
+        });
+    }
+}
+
+const HTTP: [&str; 2] = ["--health-http", ":80/cgi-bin/answer"];
+
+#[test]
+fn a_task_is_ready_when_its_check_says_so_and_create_waits_for_that() {
+    let shop = Shop::open();
+    shop.tell(1, "all", "500");
+    shop.create("late", &[&HTTP[..], &["--health-start-period", "60s"]].concat());
+    eventually(SOON, "the task to run, not ready", || {
+        let tasks = task::of_service(&shop.world.node, "late");
+        let waits = tasks.len() == 1 && tasks[0].state == "RUNNING" && !tasks[0].ready;
+        if waits { Ok(()) } else { Err(format!("{tasks:#?}")) }
+    });
+    let shown = eventually(SOON, "the last results", || {
+        let shown = shop.world.warren().json(&["task", "inspect", "late.1"]);
+        if shown["checks"].to_string().contains("500") { Ok(shown) } else { Err(shown.to_string()) }
+    });
+    assert_eq!(shown["health"], "starting", "{shown}");
+    fs::remove_file(shop.file(1)).unwrap();
+    let task = shop.world.serving("late", 1).remove(0);
+    assert_eq!(task.attempt, 1, "failures within the start period are no reason to start again");
+    // A tcp check, and one by a program in the container, that see what the container is.
+    shop.world.ok(&format!("service create tcp --image {SERVER} --health-tcp 80 --health-interval 1s"));
+    let cmd =
+        "test $(id -u) = 7 && test $(hostname) = exec-1 && test $PPID != 1 && wget -q -O- http://127.0.0.1/";
+    let words = ["service", "create", "exec", "--image", SERVER, "--env", "X=y", "--health-interval", "1s"];
+    let user = ["--user", "7", "--sysctl", "net.ipv4.ip_unprivileged_port_start=0"];
+    shop.world.warren().ok(&[&words[..], &user, &["--health-cmd", cmd]].concat());
+    for name in ["tcp", "exec"] {
+        shop.world.serving(name, 1);
+        let shown = shop.world.warren().json(&["task", "inspect", &format!("{name}.1")]);
+        assert_eq!(shown["health"], "healthy", "{shown}");
+    }
+}
+
+#[test]
+fn a_server_that_dies_hangs_or_fails_is_withdrawn_and_replaced_and_clients_do_not_notice() {
+    let shop = Shop::open();
+    let world = &shop.world;
+    shop.create("web", &[&HTTP[..], &["--replicas", "2", "--publish", "8088:80"]].concat());
+    let mut tasks = world.serving("web", 2);
+    for word in ["500", "hang"] {
+        let sick = tasks.iter().find(|task| task.slot == 1).unwrap().clone();
+        let begin = Instant::now();
+        shop.tell(1, &sick.id, word);
+        let mut detected = None;
+        tasks = loop {
+            // A client that asks once more when it got no answer always gets one.
+            let ask = || {
+                let mut curl = world.neighbour.command("curl");
+                let own = world.node.host().address();
+                curl.args(["-sf", "--max-time", "1", &format!("http://{own}:8088/cgi-bin/answer")]);
+                curl.output().unwrap().status.success()
+            };
+            assert!(ask() || ask(), "no answer {:?} after slot 1 began to {word}", begin.elapsed());
+            let now = task::of_service(&world.node, "web");
+            let old = now.iter().find(|task| task.id == sick.id);
+            if detected.is_none() && old.is_none_or(|task| !task.ready) {
+                detected = Some(begin.elapsed());
+            }
+            if let Ok(tasks) = task::serving(&world.node, "web", 2)
+                && tasks.iter().all(|task| task.id != sick.id)
+            {
+                break tasks;
+            }
+            assert!(begin.elapsed() < 2 * SOON, "{word}: not replaced: {now:#?}");
+        };
+        // Three checks, each 200 ms after the last or as late as its timeout; and a busy machine.
+        let detected = detected.unwrap_or_else(|| panic!("{word}: never seen as not ready"));
+        assert!(detected < Duration::from_secs(8), "{word} was noticed after {detected:?}");
+        println!("{word}: detected after {detected:?}, replaced after {:?}", begin.elapsed());
+        shop.unhealthy("web", if word == "500" { "HTTP 500" } else { "no answer" });
+    }
+    // Killed: the worker starts it again by itself, and nothing is replaced.
+    let victim = tasks.iter().find(|task| task.slot == 2).unwrap().clone();
+    let pid = task::pids(&world.node)[&victim.id];
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    eventually(SOON, "the next attempt to serve", || {
+        let tasks = task::serving(&world.node, "web", 2)?;
+        let again = tasks.iter().find(|task| task.id == victim.id).ok_or("replaced")?;
+        if again.attempt == 2 { Ok(()) } else { Err(format!("{again:#?}")) }
+    });
+}
+
+#[test]
+fn each_way_to_fail_is_told_apart() {
+    let shop = Shop::open();
+    let port = ["--health-http", ":81/"];
+    let missing = ["--health-cmd", "/no/such/program"];
+    let says = ["--health-cmd", "echo something is wrong >&2; exit 3"];
+    let slow = ["--health-cmd", "sleep 30"];
+    let tcp = ["--health-tcp", "82"];
+    for (name, flags, mentions) in [
+        ("port", &port[..], "connection refused on port 81"),
+        ("absent", &["--health-http", ":80/absent"], "HTTP 404"),
+        ("missing", &missing, "127"),
+        ("says", &says, "code 3"),
+        ("slow", &slow, "500ms"),
+        ("tcp", &tcp, "connection refused on port 82"),
+    ] {
+        shop.create(name, &[flags, &["--replicas", "1"]].concat());
+        shop.unhealthy(name, mentions);
+        shop.world.ok(&format!("service rm {name}"));
+    }
+    // What an attacker's server would do is only a bad or a good answer.
+    for (word, mentions) in [("loop", "redirect"), ("hang", "no answer")] {
+        shop.tell(1, "all", word);
+        shop.create(word, &HTTP);
+        shop.unhealthy(word, mentions);
+        shop.world.ok(&format!("service rm {word}"));
+    }
+    for word in ["away", "slow", "endless"] {
+        shop.tell(1, "all", word);
+        shop.create(word, &HTTP);
+        shop.world.serving(word, 1);
+        shop.world.ok(&format!("service rm {word}"));
+    }
+}
+
+#[test]
+fn an_update_to_something_unhealthy_stops_and_a_bad_check_makes_no_storm() {
+    let shop = Shop::open();
+    let world = &shop.world;
+    shop.create("web", &[&HTTP[..], &["--replicas", "2"]].concat());
+    let before: BTreeSet<String> = world.serving("web", 2).into_iter().map(|task| task.id).collect();
+    let said = world.warren().refused(&["service", "update", "web", "--health-http", ":80/absent"], FAILED);
+    assert!(said.contains("unhealthy") && said.contains("HTTP 404"), "{said}");
+    let still: BTreeSet<String> = world.serving("web", 2).into_iter().map(|task| task.id).collect();
+    assert_eq!(before, still, "healthy tasks were replaced by unhealthy ones");
+    world.ok("service rollback web");
+    // One that can never be well is replaced again and again, ever more slowly.
+    shop.create("never", &["--health-http", ":80/absent"]);
+    shop.unhealthy("never", "HTTP 404");
+    let begin = Instant::now();
+    let (mut seen, mut ids) = (0, BTreeSet::new());
+    while begin.elapsed() < Duration::from_secs(12) {
+        ids.extend(task::of_service(&world.node, "never").into_iter().map(|task| task.id));
+        seen += 1;
+    }
+    assert!(seen > 3 && ids.len() >= 2, "it was never replaced: {ids:?}");
+    assert!(ids.len() <= 8, "{} tasks in twelve seconds", ids.len());
+}
+
+#[test]
+fn an_agent_that_starts_again_disturbs_no_healthy_task() {
+    let mut shop = Shop::open();
+    shop.create("web", &[&HTTP[..], &["--publish", "8088:80"]].concat());
+    let before = shop.world.serving("web", 1).remove(0);
+    shop.world.node.crash_and_recover();
+    let after = shop.world.serving("web", 1).remove(0);
+    assert_eq!((before.id, before.attempt, before.state_since), (after.id, after.attempt, after.state_since));
+    shop.tell(1, "all", "500");
+    shop.unhealthy("web", "HTTP 500");
+}
+
+#[test]
+fn bad_checks_are_refused() {
+    let world = World::new();
+    for (flags, reason) in [
+        ("--health-http nothing", "/PATH"),
+        ("--health-http /", "port"),
+        ("--health-http :80/a --health-tcp 80", "--health-tcp"),
+        ("--health-tcp 0", "65535"),
+        ("--health-tcp 80 --health-interval 1ms", "health.interval"),
+        ("--health-tcp 80 --health-timeout 0s", "health.timeout"),
+        ("--health-tcp 80 --health-retries 0", "health.retries"),
+        ("--health-retries 2", "--health"),
+        ("--health-http :80/ --health-header a:b=c", "header"),
+    ] {
+        let line = format!("service create new --image {BOX} {flags}");
+        let said = world.warren().refused(&line.split(' ').collect::<Vec<_>>(), USAGE);
+        assert!(said.contains(reason), "{flags}: {said}");
+    }
+    assert_eq!(world.warren().json(&["service", "ls"]), serde_json::json!([]));
+}

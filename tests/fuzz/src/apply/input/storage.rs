@@ -1,0 +1,82 @@
+//! Steps about contents, volumes, what uses them, and what is wrong with nodes.
+
+use arbitrary::Result;
+use warren_core::Command;
+use warren_types::{
+    ContentId, ContentKind, ContentMount, Mount, MountSource, NodeCondition, SealedContent, ServiceSpec,
+    VolumeDriver, VolumeId,
+};
+
+use super::Input;
+
+impl Input<'_> {
+    pub(super) fn storage(&mut self) -> Result<Command> {
+        let at = self.time()?;
+        Ok(match self.byte()? % 9 {
+            0 => {
+                let (id, kind) = (self.content()?, *self.0.choose(&ContentKind::ALL)?);
+                let (name, labels) = (self.name()?.parse().expect("names are names"), self.labels()?);
+                Command::CreateContent { id, kind, name, labels, content: self.sealed()?, at }
+            }
+            1 => {
+                let (id, version, content) = (self.content()?, self.version()?, self.sealed()?);
+                Command::UpdateContent { id, version, content, at }
+            }
+            2 => Command::RemoveContent { id: self.content()?, at },
+            3 => {
+                let (id, name) = (self.volume()?, self.name()?.parse().expect("names are names"));
+                let option = |input: &mut Self| Ok((input.word()?, "1000".to_owned()));
+                let mut options: std::collections::BTreeMap<_, _> =
+                    self.list(1, option)?.into_iter().collect();
+                if self.sometimes()? {
+                    options.insert("uid".to_owned(), "1000".to_owned());
+                }
+                let node = if self.sometimes()? { Some(self.node()?) } else { None };
+                let (driver, labels) = (VolumeDriver::Local, self.labels()?);
+                Command::CreateVolume { id, name, driver, options, labels, node, at }
+            }
+            4 => Command::RemoveVolume { id: self.volume()?, purge: self.sometimes()?, at },
+            5 => Command::DeleteVolume { id: self.volume()?, at },
+            6 => {
+                let (node, session) = (self.node()?, self.number(1, 4)?);
+                let condition = |input: &mut Self| input.0.choose(&NodeCondition::ALL).copied();
+                let conditions = self.list(3, condition)?.into_iter().collect();
+                Command::SetNodeConditions { node, session, conditions, at }
+            }
+            7 => Command::CreateService { id: self.service()?, spec: self.furnished()?, at },
+            _ => {
+                let (id, version, spec) = (self.service()?, self.version()?, self.furnished()?);
+                Command::UpdateService { id, version, spec, force: self.sometimes()?, at }
+            }
+        })
+    }
+
+    fn furnished(&mut self) -> Result<ServiceSpec> {
+        let mut spec = self.spec()?;
+        let content =
+            |input: &mut Self| Ok(ContentMount::new(input.name()?.parse().expect("names are names")));
+        spec.task.secrets = self.list(1, content)?;
+        spec.task.configs = self.list(1, content)?;
+        if self.sometimes()? {
+            let names = ["a", "b", "a-{{.Task.Slot}}", "{{.Node.Hostname}}", "{{.Node.Labels.a}}"];
+            let name = (*self.0.choose(&names)?).into();
+            let source = MountSource::Volume { name, subpath: None, no_copy: false };
+            spec.task.mounts = vec![Mount { target: "/data".into(), source, read_only: false }];
+        }
+        Ok(spec)
+    }
+
+    fn content(&mut self) -> Result<ContentId> {
+        self.id().map(ContentId)
+    }
+
+    fn volume(&mut self) -> Result<VolumeId> {
+        self.id().map(VolumeId)
+    }
+
+    fn sealed(&mut self) -> Result<SealedContent> {
+        let (byte, size) = (self.byte()? % 4, self.small()?);
+        let sealed = vec![byte; size.min(1 << 10) as usize];
+        Ok(SealedContent { size, fingerprint: [byte; 32], sealed })
+    }
+}

@@ -15,11 +15,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use warren_client::Address;
-use warren_types::{Availability, ImageReference};
+use warren_types::{Availability, ImageReference, ManagerAddress};
+
+use crate::connect::TalkedTo;
 
 pub use content::{ContentCommand, ContentCreateArgs, LoginArgs, RegistryCommand};
-pub use manager::{ManagerCommand, NodeArgs};
+pub use manager::{ManagerCommand, NodeArgs, PassphraseArgs};
 pub use service::{CreateArgs, LogArgs, RemoveArgs, RollbackArgs, ScaleArgs, ServiceCommand, UpdateArgs};
 pub use token::{TokenArgs, TokenCommand};
 pub use volume::{VolumeCommand, VolumeCreateArgs};
@@ -41,9 +42,12 @@ pub struct Global {
     /// Context to use instead of the current one
     #[arg(long, global = true, env = "WARREN_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
-    /// Manager to talk to, with the current context's identity
-    #[arg(long, global = true, value_name = "HOST:PORT")]
-    pub manager: Option<Address>,
+    /// Manager to talk to, with the current context's identity (repeatable: whichever answers)
+    #[arg(long, global = true, value_name = "HOST:PORT", value_delimiter = ',')]
+    pub manager: Vec<ManagerAddress>,
+    /// Read what the manager that answers has: it may be older than what was written, and needs no leader
+    #[arg(long, global = true)]
+    pub stale: bool,
     /// How to print what is found
     #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
     pub output: Format,
@@ -57,6 +61,9 @@ pub struct Global {
     /// How long to wait until something is done
     #[arg(long, global = true, value_parser = value::duration, default_value = "5m", value_name = "DURATION")]
     pub timeout: Duration,
+    /// Whom the command talked to.
+    #[arg(skip)]
+    pub talked_to: TalkedTo,
 }
 
 /// How to print what is found.
@@ -75,7 +82,7 @@ pub enum Format {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// This machine as a manager of a cluster
+    /// This machine as a manager of a cluster, and the managers there are
     #[command(subcommand)]
     Manager(ManagerCommand),
     /// This machine as a worker of a cluster

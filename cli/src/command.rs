@@ -5,6 +5,7 @@ mod confirm;
 mod content;
 mod image;
 mod logs;
+mod manager;
 mod node;
 mod registry;
 mod service;
@@ -23,8 +24,8 @@ use crate::failure::Failure;
 /// Does what the command line asks.
 pub async fn run(cli: Cli) -> Result<(), Failure> {
     let global = cli.global;
-    match cli.command {
-        Command::Manager(command) => crate::node::run(command).await,
+    let ended = match cli.command {
+        Command::Manager(command) => manager::run(&global, command).await,
         Command::Worker(command) => warren_worker::process::run(command).await,
         Command::Service(command) => service::run(&global, command).await,
         Command::Task(command) => task::run(&global, command).await,
@@ -37,7 +38,9 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Image(command) => image::run(&global, command).await,
         Command::Cluster(command) => cluster::run(&global, command).await,
         Command::Version => version::run(&global),
-    }
+    };
+    global.talked_to.remember();
+    ended
 }
 
 /// Pairs of a repeatable flag; a key that is given twice is told as a wrong field of `path`.

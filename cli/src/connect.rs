@@ -1,22 +1,61 @@
-//! From the flags to a connection.
+//! From the flags to a connection, and back: where the managers are by now.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use warren_client::contexts::Wish;
-use warren_client::{Client, Contexts, Error};
+use warren_client::{Client, Contexts, Error, Identity, Target};
 
 use crate::args::Global;
 use crate::failure::{Exit, Failure};
 
-/// The manager that the flags, the contexts file or this machine's socket name. `what` is what is not done if
+/// The cluster that a command talked to, if it did. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct TalkedTo(Arc<Mutex<Option<Known>>>);
+
+/// A cluster as the contexts file knows it.
+#[derive(Debug)]
+struct Known {
+    client: Client,
+    file: PathBuf,
+    context: String,
+    identity: Identity,
+}
+
+impl TalkedTo {
+    fn note(&self, known: Known) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+    }
+
+    /// Notes in the contexts file where the managers are by their own words. Nobody waits for that: it comes after
+    /// everything else, does nothing where nothing is different, and leaves it to the next command where the file is in
+    /// use or cannot be written.
+    pub fn remember(&self) {
+        let Some(known) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Known { client, file, context, identity } = known;
+        match Contexts::follow(&file, &context, &identity, &client.manager_addresses()) {
+            Ok(true) => tracing::debug!(context, "the context has the addresses of the managers"),
+            Ok(false) => {}
+            Err(error) => tracing::debug!(context, %error, "the addresses of the managers were not kept"),
+        }
+    }
+}
+
+/// A manager that the flags, the contexts file or this machine's socket name. `what` is what is not done if
 /// there is none.
 pub async fn connect(global: &Global, what: &str) -> Result<Client, Failure> {
     let file = contexts_file(what)?;
     let connected = async {
         let wish =
-            Wish { context: global.context.clone(), manager: global.manager.clone(), socket: socket() };
-        let target = Contexts::load(&file)?.select(wish)?;
-        Client::connect(&target).await
+            Wish { context: global.context.clone(), managers: global.manager.clone(), socket: socket() };
+        let contexts = Contexts::load(&file)?;
+        let context = contexts.chosen(&wish).map(str::to_owned);
+        let target = contexts.select(wish)?;
+        let client = Client::connect(&target).await?.stale(global.stale);
+        if let (Target::Tcp { identity, .. }, Some(context)) = (target, context) {
+            global.talked_to.note(Known { client: client.clone(), file: file.clone(), context, identity });
+        }
+        Ok(client)
     };
     connected.await.map_err(|error: Error| crate::failure::of_client(what, error))
 }

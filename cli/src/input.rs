@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use warren_security::Passphrase;
 use warren_types::ContentKind;
 use warren_types::content::MAX_CONTENT;
 use zeroize::{Zeroize, Zeroizing};
@@ -71,13 +72,65 @@ pub fn password(piped: bool, question: &str, what: &str) -> Result<Zeroizing<Str
             return Err(failed(Exit::Usage, why, "give --password-stdin and pipe it in"));
         }
     };
-    let mut bytes = read.map_err(|error| match error.kind() {
+    let bytes = read.map_err(|error| match error.kind() {
         io::ErrorKind::Interrupted => failed(Exit::Failed, "it was interrupted", ""),
         _ => Failure::new(Exit::Failed, what, format!("the password: {error}"), "check standard input"),
     })?;
+    line(bytes, &Noun { noun: "password", hint: "give the password, or a token" }, what)
+}
+
+/// How often something is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Times {
+    /// What is wrong will show at once.
+    Once,
+    /// Nobody could tell later what was mistyped.
+    Twice,
+}
+
+/// What a backup is encrypted with: the first line of `file`, of standard input for `-`, or asked for at the terminal.
+pub fn passphrase(file: Option<&Path>, times: Times, what: &str) -> Result<Passphrase, Failure> {
+    let noun = Noun { noun: "passphrase", hint: "give one, or a file with --passphrase-file" };
+    let ask = |question: &str| terminal::hidden(question, terminal::Until::Enter, MAX_PASSWORD + 1);
+    let read = match file {
+        Some(file) if file.to_str() == Some("-") => stdin().and_then(|stdin| all_of(stdin, MAX_PASSWORD + 1)),
+        Some(file) => File::open(file).and_then(|file| all_of(file, MAX_PASSWORD + 1)),
+        None if io::stdin().is_terminal() => ask("Passphrase of the backup: "),
+        None => {
+            let why = "the passphrase is asked for, and standard input is no terminal";
+            return Err(Failure::new(Exit::Usage, what, why, "give a file with --passphrase-file"));
+        }
+    };
+    let unread = |error: io::Error| match error.kind() {
+        io::ErrorKind::Interrupted => Failure::new(Exit::Failed, what, "it was interrupted", ""),
+        io::ErrorKind::NotFound => {
+            Failure::new(Exit::NotFound, what, format!("the passphrase: {error}"), "check --passphrase-file")
+        }
+        _ => Failure::new(Exit::Failed, what, format!("the passphrase: {error}"), "check --passphrase-file"),
+    };
+    let first = line(read.map_err(unread)?, &noun, what)?;
+    if file.is_none() && times == Times::Twice {
+        let second = line(ask("The same again: ").map_err(unread)?, &noun, what)?;
+        if first != second {
+            return Err(Failure::new(Exit::Usage, what, "the two passphrases differ", "type it again"));
+        }
+    }
+    Passphrase::parse(first).map_err(|why| Failure::new(Exit::Usage, what, why, "choose another"))
+}
+
+/// What is read, for those who are told what is wrong with it.
+struct Noun {
+    noun: &'static str,
+    hint: &'static str,
+}
+
+/// The first line of what was read.
+fn line(mut bytes: Zeroizing<Vec<u8>>, noun: &Noun, what: &str) -> Result<Zeroizing<String>, Failure> {
+    let Noun { noun, hint } = noun;
+    let failed = |why: String, hint: &str| Failure::new(Exit::Usage, what, why, hint);
     if bytes.len() > MAX_PASSWORD {
-        let why = format!("the password has more than {MAX_PASSWORD} bytes");
-        return Err(failed(Exit::Usage, &why, "pipe in the password and nothing else"));
+        let why = format!("the {noun} has more than {MAX_PASSWORD} bytes");
+        return Err(failed(why, &format!("pipe in the {noun} and nothing else")));
     }
     // Whoever writes it with `echo` means what stands before the end of the line.
     let end = bytes.strip_suffix(b"\n").map_or(bytes.len(), <[u8]>::len);
@@ -85,11 +138,11 @@ pub fn password(piped: bool, question: &str, what: &str) -> Result<Zeroizing<Str
     bytes[end..].zeroize();
     bytes.truncate(end);
     if bytes.is_empty() {
-        return Err(failed(Exit::Usage, "the password is empty", "give the password, or a token"));
+        return Err(failed(format!("the {noun} is empty"), hint));
     }
     String::from_utf8(std::mem::take(&mut *bytes)).map(Zeroizing::new).map_err(|error| {
         error.into_bytes().zeroize();
-        failed(Exit::Usage, "the password is no text in UTF-8", "give the password, or a token")
+        failed(format!("the {noun} is no text in UTF-8"), hint)
     })
 }
 
@@ -132,6 +185,29 @@ mod tests {
             let failure = read(&path).unwrap_err();
             assert!(failure.exit == exit && failure.why.contains(why), "{failure:?}");
         }
+    }
+
+    #[test]
+    fn a_passphrase_is_a_line_of_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |text: &[u8]| {
+            let path = dir.path().join("p");
+            std::fs::write(&path, text).unwrap();
+            passphrase(Some(&path), Times::Twice, "x")
+        };
+        for text in ["correct horse", "correct horse\n", "correct horse\r\n"] {
+            assert_eq!(file(text.as_bytes()).unwrap().reveal(), "correct horse");
+        }
+        for (text, why) in [
+            (&b"\n"[..], "the passphrase is empty"),
+            (b"short", "has 5 characters; give at least 8"),
+            (b"\xff\xff\xff\xff\xff\xff\xff\xff", "is no text in UTF-8"),
+        ] {
+            let failure = file(text).unwrap_err();
+            assert!(failure.exit == Exit::Usage && failure.why.contains(why), "{failure}");
+        }
+        let missing = passphrase(Some(&dir.path().join("none")), Times::Once, "x").unwrap_err();
+        assert_eq!(missing.exit, Exit::NotFound);
     }
 
     #[test]

@@ -44,7 +44,11 @@ fn main() -> ExitCode {
 
 /// Whether this will be a node, or change what one is, and not ask a manager.
 fn is_node(cli: &Cli) -> bool {
-    matches!(cli.command, Command::Manager(_) | Command::Worker(_))
+    match &cli.command {
+        Command::Manager(command) => command.is_of_this_machine(),
+        Command::Worker(_) => true,
+        _ => false,
+    }
 }
 
 /// Colours are for terminals, and for people who want them: NO_COLOR is a convention, see no-color.org.

@@ -1,34 +1,64 @@
-//! `warren manager init|run`: a manager and, unless told otherwise, a worker in one process. The worker dials
+//! `warren manager init|join|run`: a manager and, unless told otherwise, a worker in one process. The worker dials
 //! the manager's port like any other.
 
 mod hybrid;
+mod restore;
 
 use std::path::Path;
 
-use warren_manager::process::{Plan, Told};
+use warren_manager::process::{Occasion, Plan, Told, go_on_alone};
 use warren_process::settings::Sections;
 use warren_process::{Failure, Machine};
 use warren_worker::process::Flags;
 
-use crate::args::{ManagerCommand, NodeArgs};
+use crate::args::NodeArgs;
+use crate::output;
+
+pub use restore::restore;
 
 /// Name of the worker's section of `node.toml`.
 const WORKER: &str = "worker";
 
+/// What a node is started as, and what is remembered of that.
+struct Node {
+    plan: Plan,
+    told: Told,
+    worker: Option<Flags>,
+}
+
+impl Node {
+    fn of(args: NodeArgs, machine: &Machine, occasion: &Occasion) -> Result<Self, Failure> {
+        let NodeArgs { place, metrics, manager_only, mut manager, worker } = args;
+        let kept = Sections::load(&place.data_dir)?;
+        // A manager is called as its node is, also where it has none.
+        manager.name = worker.node_name.clone();
+        let worker = worker_flags(kept.as_ref(), manager_only, worker)?;
+        manager.name = manager.name.or_else(|| worker.as_ref().and_then(|flags| flags.node_name.clone()));
+        let told = Told::merge(kept.as_ref(), &place, metrics, manager, occasion)?;
+        let plan = Plan::new(place.data_dir, &told, machine)?;
+        Ok(Self { plan, told, worker })
+    }
+
+    fn sections(&self) -> Sections {
+        sections(&self.plan.data_dir, &self.told, self.worker.as_ref())
+    }
+}
+
 /// Runs until it is told to stop.
-pub async fn run(command: ManagerCommand) -> Result<(), Failure> {
-    let (NodeArgs { place, metrics, manager_only, manager, worker }, create) = match command {
-        ManagerCommand::Init(args) => (args, true),
-        ManagerCommand::Run(args) => (args, false),
-    };
-    let kept = Sections::load(&place.data_dir)?;
-    let worker = worker_flags(kept.as_ref(), manager_only, worker)?;
-    let told = Told::merge(kept.as_ref(), &place, metrics, manager, create)?;
-    let sections = sections(&place.data_dir, &told, worker.as_ref());
+pub async fn run(args: NodeArgs, occasion: Occasion) -> Result<(), Failure> {
     let machine = Machine::look()?;
-    let plan = Plan::new(place.data_dir, &told, &machine);
-    let worker = worker.map(|flags| hybrid::WorkerPlan::new(flags, &machine)).transpose()?;
-    hybrid::run(plan, worker, create.then_some(sections)).await
+    let node = Node::of(args, &machine, &occasion)?;
+    let sections = node.sections();
+    let worker = node.worker.map(|flags| hybrid::WorkerPlan::new(flags, &machine)).transpose()?;
+    hybrid::run(node.plan, worker, &occasion, sections).await
+}
+
+/// Lets the stopped manager of this machine go on without the others. Nothing is started.
+pub async fn force_new_cluster(args: NodeArgs) -> Result<(), Failure> {
+    let node = Node::of(args, &Machine::look()?, &Occasion::Init)?;
+    let text = go_on_alone(&node.plan).await?;
+    node.sections().remember()?;
+    output::print(&text)
 }
 
 /// What the worker is told; `None` runs none. A node that was made without one stays so until it is told otherwise.
@@ -56,7 +86,7 @@ fn sections(data_dir: &Path, told: &Told, worker: Option<&Flags>) -> Sections {
 mod tests {
     use std::path::PathBuf;
 
-    use warren_process::NodeSection;
+    use warren_process::{MetricsArgs, NodeSection, PlaceArgs};
 
     use super::*;
 
@@ -79,5 +109,25 @@ mod tests {
         check(Some(&hybrid), None, Flags::default(), Some(socket("/a")));
         check(Some(&hybrid), None, socket("/b"), Some(socket("/b")));
         check(Some(&hybrid), Some(true), Flags::default(), None);
+    }
+
+    #[test]
+    fn a_manager_is_called_as_its_node_is_also_without_one_and_the_next_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = Machine { host_name: "host".into(), address: None, root: true };
+        let args = |name: Option<&str>, manager_only| NodeArgs {
+            place: PlaceArgs { data_dir: dir.path().to_owned(), run_dir: None },
+            metrics: MetricsArgs::default(),
+            manager_only,
+            manager: warren_manager::process::Flags::default(),
+            worker: Flags { node_name: name.map(|name| name.parse().unwrap()), ..Flags::default() },
+        };
+        let node = |name, only| Node::of(args(name, only), &machine, &Occasion::Init).unwrap();
+        assert_eq!(node(None, None).plan.name.as_str(), "host");
+        let first = node(Some("m1"), Some(true));
+        assert_eq!(first.plan.name.as_str(), "m1");
+        first.sections().remember().unwrap();
+        assert_eq!(node(None, None).plan.name.as_str(), "m1");
+        assert_eq!(node(Some("m2"), None).plan.name.as_str(), "m2");
     }
 }

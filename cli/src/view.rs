@@ -6,6 +6,7 @@ pub mod content;
 mod difference;
 mod health;
 pub mod image;
+pub mod manager;
 pub mod node;
 pub mod revision;
 pub mod service;

@@ -7,28 +7,38 @@ pub mod access;
 pub mod cluster;
 pub mod contents;
 pub mod description;
+pub mod heard;
 pub mod images;
 pub mod logs;
+pub mod managers;
 pub mod membership;
 pub mod nodes;
 pub mod open;
 pub mod paging;
 pub mod problem;
+pub mod progress;
+pub mod read;
+pub mod relay;
 pub mod services;
+pub mod session_calls;
 pub mod tasks;
 pub mod tokens;
 pub mod view;
 pub mod volumes;
 pub mod watch;
+pub mod whereabouts;
 
 use std::sync::Arc;
 
 use warren_control::{Loops, Shutdown};
 use warren_log::Engine;
 use warren_security::{CertificateAuthority, ContentKey};
+use warren_types::MemberId;
 
-use crate::controllers::Refusals;
+use self::progress::Ears;
+use crate::controllers::{Refusals, Waits};
 use crate::metrics::Metrics;
+use crate::peers::Peers;
 use crate::session::{Registry, Streams};
 use crate::stamp::Stamp;
 use crate::store::Store;
@@ -44,6 +54,8 @@ pub struct Api {
     pub streams: Streams,
     /// Why tasks are not placed.
     pub refusals: Refusals,
+    /// What the next change of managers waits for, while this one leads.
+    pub waits: Waits,
     /// This manager's background loops.
     pub loops: Loops,
     /// The time that commands are stamped with.
@@ -56,6 +68,14 @@ pub struct Api {
     pub content_key: Arc<ContentKey>,
     /// This manager's own id.
     pub manager: String,
+    /// Its id in the raft group.
+    pub member: MemberId,
+    /// The voters that the group was founded with, which new managers have to know.
+    pub founders: Arc<[MemberId]>,
+    /// The other managers.
+    pub peers: Peers,
+    /// Listens to the progress that the others hear of, while somebody watches.
+    pub ears: Ears,
     /// What keeps this manager's log.
     pub log_engine: Engine,
     /// Counts what it is asked.

@@ -8,15 +8,22 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rand::RngExt;
+use tokio::sync::watch;
 use warren_core::State;
 use warren_security::{
     AuthorityError, CertificateAuthority, ContentKey, ContentKeyError, Credentials, FileError, Identity,
-    IdentityError, KeyFileError, Role,
+    IdentityError, KeyFileError, LiveCertificate, Role, Roots,
 };
-use warren_types::{ClusterId, Id, NodeId};
+use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeName, NodeRole};
+
+use crate::recovery::seat::{self, AUTHORITY_FILE, ROOTS_FILE};
 
 /// What contents are sealed with, in the manager's directory.
-const CONTENT_FILE: &str = "content.key";
+pub(crate) const CONTENT_FILE: &str = "content.key";
+/// What the manager shows.
+pub(crate) const MANAGER_FILE: &str = "manager.pem";
+pub(crate) const ADMIN_FILE: &str = "admin.pem";
+const NODE_FILE: &str = "node.pem";
 /// The administrator that `manager init` makes.
 const ADMIN: &str = "admin";
 
@@ -35,10 +42,16 @@ pub enum CaError {
     /// A name that no certificate can carry.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// It has a place in the group, and nothing that says whose.
+    #[error(
+        "{0} is missing, and with another one this manager would be a stranger to its cluster: restore the file from a \
+         copy, or `warren manager rm` it, remove its directory and join again"
+    )]
+    ManagerMissing(PathBuf),
     /// The content key cannot be read.
     #[error(transparent)]
     ContentKey(#[from] KeyFileError),
-    /// The content key is gone, but what it sealed is there.
+    /// The content key is gone, but what it sealed may be there.
     #[error(
         "{0} is missing, and without it none of the cluster's secrets, configs and credentials can be read: restore \
          it from a backup of this manager"
@@ -54,6 +67,17 @@ pub enum CaError {
         /// What one of them said to it.
         source: ContentKeyError,
     },
+    /// Another machine's manager had the name, and its node still has it.
+    #[error(
+        "node {name} is the machine at {address}, whose manager is gone, and not this one: `warren node rm {name}` \
+         first"
+    )]
+    NodeOfAnother {
+        /// What both are called.
+        name: NodeName,
+        /// Where the other one was reached.
+        address: String,
+    },
     /// A certificate is of another cluster, or names no id of ours.
     #[error("{path} is not of this cluster: {why}")]
     Foreign {
@@ -64,29 +88,41 @@ pub enum CaError {
     },
 }
 
-/// What this machine shows and trusts.
+/// What this machine's agent shows, in hybrid mode.
+#[derive(Debug, Clone)]
+pub struct LocalAgent {
+    /// The machine's node.
+    pub id: NodeId,
+    /// What it shows by now.
+    pub credentials: Credentials,
+    /// The same for its connections, renewed while they are open.
+    pub live: Arc<LiveCertificate>,
+}
+
+/// What this machine shows and trusts. What it shows is renewed in the files and wherever it is shown.
 #[derive(Debug)]
 pub struct Keys {
     /// The cluster's id, from the authority's certificate.
     pub cluster: ClusterId,
     /// Issues certificates.
     pub authority: Arc<CertificateAuthority>,
+    /// This manager's id, from its certificate.
+    pub id: ManagerId,
     /// What the manager shows.
-    pub manager: Credentials,
-    /// What this machine's administrator shows.
-    pub admin: Credentials,
-    /// What this machine's agent shows, with its id; `None` for a manager only.
-    pub node: Option<(NodeId, Credentials)>,
+    pub manager: Arc<LiveCertificate>,
+    dir: PathBuf,
+    admin: watch::Sender<Credentials>,
+    agent: watch::Sender<Option<LocalAgent>>,
 }
 
 impl Keys {
     /// Opens the keys in `dir`; makes those that are missing or half-way through their life. A new cluster is made
-    /// only when `create` says so.
+    /// only when `create` says so. The agent's are there once it is known which node this is: [`Keys::ensure_agent`].
     ///
     /// # Errors
     /// [`CaError`].
-    pub fn open(dir: &Path, create: bool, with_node: bool, now: SystemTime) -> Result<Self, CaError> {
-        let path = dir.join("ca.pem");
+    pub fn open(dir: &Path, create: bool, now: SystemTime) -> Result<Self, CaError> {
+        let path = dir.join(AUTHORITY_FILE);
         let authority = if path.exists() {
             CertificateAuthority::load(&path)?
         } else if create {
@@ -96,39 +132,152 @@ impl Keys {
         } else {
             return Err(CaError::NoCluster(dir.to_owned()));
         };
-        let cluster = authority.cluster().to_owned();
+        let issuer = Issuer { dir, authority: &authority, now };
+        if seat::is_taken(dir) && !dir.join(MANAGER_FILE).exists() {
+            return Err(CaError::ManagerMissing(dir.join(MANAGER_FILE)));
+        }
+        let manager = issuer.ensure(MANAGER_FILE, Role::Manager, || new_id().to_string())?;
+        let admin = issuer.ensure(ADMIN_FILE, Role::Admin, || ADMIN.to_string())?;
         let foreign = |file: &str, why: &dyn std::fmt::Display| CaError::Foreign {
             path: dir.join(file),
             why: why.to_string(),
         };
-        let issuer = Issuer { dir, authority: &authority, now };
-        let manager = issuer.ensure("manager.pem", Role::Manager, || new_id().to_string())?;
-        let admin = issuer.ensure("admin.pem", Role::Admin, || ADMIN.to_string())?;
-        let node = if with_node {
-            let node = issuer.ensure("node.pem", Role::Worker, || new_id().to_string())?;
-            let id = node.identity().id().parse().map_err(|why| foreign("node.pem", &why))?;
-            Some((id, node))
-        } else {
-            None
+        let id = manager.identity().id().parse().map_err(|why| foreign(MANAGER_FILE, &why))?;
+        let cluster = authority.cluster().parse().map_err(|why| foreign(AUTHORITY_FILE, &why))?;
+        let agent = match dir.join(NODE_FILE).exists() {
+            true => Some(issuer.agent(|| new_id().to_string())?),
+            false => None,
         };
-        let cluster = cluster.parse().map_err(|why| foreign("ca.pem", &why))?;
-        Ok(Self { cluster, authority: Arc::new(authority), manager, admin, node })
+        Ok(Self {
+            cluster,
+            authority: Arc::new(authority),
+            id,
+            manager: LiveCertificate::new(&manager),
+            dir: dir.to_owned(),
+            admin: watch::Sender::new(admin),
+            agent: watch::Sender::new(agent),
+        })
+    }
+
+    /// What this machine's administrator shows by now, and whenever that is renewed.
+    pub fn admin(&self) -> watch::Receiver<Credentials> {
+        self.admin.subscribe()
+    }
+
+    /// What this machine's agent shows; `None` until it is known which node this is.
+    pub fn agent(&self) -> watch::Receiver<Option<LocalAgent>> {
+        self.agent.subscribe()
+    }
+
+    /// The agent's certificate: the one there is, else one for the node `id`.
+    ///
+    /// # Errors
+    /// [`CaError`], also that of `id`.
+    pub fn ensure_agent(
+        &self,
+        id: impl FnOnce() -> Result<NodeId, CaError>,
+        now: SystemTime,
+    ) -> Result<LocalAgent, CaError> {
+        if let Some(agent) = &*self.agent.borrow() {
+            return Ok(agent.clone());
+        }
+        let issuer = Issuer { dir: &self.dir, authority: &self.authority, now };
+        let id = id()?;
+        let agent = issuer.agent(|| id.to_string())?;
+        self.agent.send_replace(Some(agent.clone()));
+        Ok(agent)
+    }
+
+    /// Renews what is due. `chance` places that within its window, as [`Credentials::renew_at`] says; it is the same
+    /// for as long as the manager runs.
+    ///
+    /// # Errors
+    /// [`CaError`]; what was renewed before it stays renewed.
+    pub fn renew(&self, now: SystemTime, chance: u64) -> Result<(), CaError> {
+        let issuer = Issuer { dir: &self.dir, authority: &self.authority, now };
+        let renewed = |file: &str| {
+            let found = Credentials::load(&self.dir.join(file))?;
+            if !found.due_for_renewal(now, chance) {
+                return Ok(None);
+            }
+            let renewed = issuer.issue(file, found.identity())?;
+            tracing::info!(identity = %renewed.identity(), "certificate renewed");
+            Ok::<_, CaError>(Some(renewed))
+        };
+        if let Some(manager) = renewed(MANAGER_FILE)? {
+            self.manager.replace(&manager);
+        }
+        if let Some(admin) = renewed(ADMIN_FILE)? {
+            self.admin.send_replace(admin);
+        }
+        let known = self.agent.borrow().clone();
+        if let Some(LocalAgent { id, live, .. }) = known
+            && let Some(credentials) = renewed(NODE_FILE)?
+        {
+            live.replace(&credentials);
+            self.agent.send_replace(Some(LocalAgent { id, credentials, live }));
+        }
+        Ok(())
     }
 }
 
-/// The key in `dir` that contents are sealed with. It is made where there is none, unless something in `state` was
-/// sealed with one.
+/// Which node a manager with a worker is, where its directory does not say so: the manager's node of its name if it is
+/// this machine that was that one and lost its data, else a new one.
+///
+/// It was that one if the node is at the manager's own host, if the manager replaces one of that name, or if it goes on
+/// alone as the cluster of a backup. A new machine that only got the name of a removed manager was not: the node may
+/// still run what it ran.
+///
+/// # Errors
+/// [`CaError::NodeOfAnother`].
+pub fn node_of(state: &State, own: MemberId, name: &NodeName, host: &str) -> Result<NodeId, CaError> {
+    let named = state.nodes().find(|node| node.name == *name && node.role == NodeRole::Manager);
+    let Some(node) = named else { return Ok(NodeId(new_id())) };
+    let replaced = state.member(own).and_then(|own| own.replaces).and_then(|old| state.member(old));
+    let replaces = replaced.is_some_and(|old| old.name == *name);
+    let alone = state.members().all(|member| member.member == own);
+    if node.description.address == host || replaces || alone {
+        return Ok(node.id);
+    }
+    let address = node.description.address.clone();
+    Err(CaError::NodeOfAnother { name: name.clone(), address })
+}
+
+/// What the agent of the manager in `dir` shows, and whom it trusts, where there is one. Changes nothing.
+///
+/// # Errors
+/// [`CaError::File`].
+pub(crate) fn agent_in(dir: &Path) -> Result<Option<(Credentials, Roots)>, CaError> {
+    let path = dir.join(NODE_FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let (authority, roots) = (dir.join(AUTHORITY_FILE), dir.join(ROOTS_FILE));
+    let roots = match authority.exists() {
+        true => CertificateAuthority::load(&authority)?.roots(),
+        // The authority's key went with the manager.
+        false => {
+            let text = std::fs::read_to_string(&roots);
+            let text = text.map_err(|source| FileError::Read { path: roots.clone(), source })?;
+            Roots::parse(&text).map_err(|source| FileError::Content { path: roots, source })?
+        }
+    };
+    Ok(Some((Credentials::load(&path)?, roots)))
+}
+
+/// The key in `dir` that contents are sealed with. It is made where there is none if `alone`, which is the only manager
+/// of its cluster, unless something in `state` was sealed with one.
 ///
 /// # Errors
 /// [`CaError`]; nothing was changed.
-pub fn content_key(dir: &Path, state: &State) -> Result<ContentKey, CaError> {
+pub fn content_key(dir: &Path, state: &State, alone: bool) -> Result<ContentKey, CaError> {
     let path = dir.join(CONTENT_FILE);
     let sealed = state.contents().find_map(|content| {
         content.versions.last_key_value().map(|(_, newest)| (content.id, newest.clone()))
     });
     match (ContentKey::load(&path)?, sealed) {
-        (None, None) => Ok(ContentKey::create(&path)?),
-        (None, Some(_)) => Err(CaError::ContentKeyMissing(path)),
+        (None, None) if alone => Ok(ContentKey::create(&path)?),
+        (None, _) => Err(CaError::ContentKeyMissing(path)),
         (Some(key), None) => Ok(key),
         (Some(key), Some((id, newest))) => match key.open(id, &newest) {
             Ok(_) => Ok(key),
@@ -148,96 +297,42 @@ struct Issuer<'a> {
 }
 
 impl Issuer<'_> {
-    /// The credentials in the file; new ones for the same holder when they are half-way through.
+    /// The credentials in the file; new ones for the same holder when they are half-way through, or were issued under a
+    /// clock that was ahead.
     fn ensure(&self, file: &str, role: Role, id: impl FnOnce() -> String) -> Result<Credentials, CaError> {
         let path = self.dir.join(file);
         let cluster = self.authority.cluster();
-        let identity = if path.exists() {
-            let found = Credentials::load(&path)?;
-            if found.identity().cluster() != cluster || found.identity().role() != role {
-                let why = format!("it is of {}, wanted {role:?} of cluster {cluster}", found.identity());
-                return Err(CaError::Foreign { path, why });
-            }
-            if self.now + role.validity() / 2 < found.expires_at() {
-                return Ok(found);
-            }
-            found.identity().clone()
-        } else {
-            Identity::new(cluster, role, id())?
-        };
-        let issued = self.authority.issue(&identity, self.now)?;
-        issued.save(&path)?;
+        if !path.exists() {
+            return self.issue(file, &Identity::new(cluster, role, id())?);
+        }
+        let found = Credentials::load(&path)?;
+        if found.identity().cluster() != cluster || found.identity().role() != role {
+            let why = format!("it is of {}, wanted {role:?} of cluster {cluster}", found.identity());
+            return Err(CaError::Foreign { path, why });
+        }
+        if self.now + role.validity() / 2 < found.expires_at() && !found.is_early(self.now) {
+            return Ok(found);
+        }
+        self.issue(file, found.identity())
+    }
+
+    fn agent(&self, id: impl FnOnce() -> String) -> Result<LocalAgent, CaError> {
+        let credentials = self.ensure(NODE_FILE, Role::Worker, id)?;
+        let id = credentials
+            .identity()
+            .id()
+            .parse::<NodeId>()
+            .map_err(|why| CaError::Foreign { path: self.dir.join(NODE_FILE), why: why.to_string() })?;
+        let live = LiveCertificate::new(&credentials);
+        Ok(LocalAgent { id, credentials, live })
+    }
+
+    fn issue(&self, file: &str, identity: &Identity) -> Result<Credentials, CaError> {
+        let issued = self.authority.issue(identity, self.now)?;
+        issued.save(&self.dir.join(file))?;
         Ok(issued)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    fn open(dir: &Path, create: bool, now: SystemTime) -> Result<Keys, CaError> {
-        Keys::open(dir, create, true, now)
-    }
-
-    #[test]
-    fn a_cluster_is_made_once_and_only_when_asked() {
-        let dir = tempfile::tempdir().unwrap();
-        let now = SystemTime::now();
-        assert!(matches!(open(dir.path(), false, now), Err(CaError::NoCluster(_))));
-        let first = open(dir.path(), true, now).unwrap();
-        let again = open(dir.path(), true, now).unwrap();
-        assert_eq!(first.cluster, again.cluster);
-        assert_eq!(first.node.map(|(id, _)| id), again.node.map(|(id, _)| id));
-        assert_eq!(first.manager.certificate_pem(), again.manager.certificate_pem());
-    }
-
-    #[test]
-    fn a_missing_file_is_made_again_and_an_old_one_renewed() {
-        let dir = tempfile::tempdir().unwrap();
-        let now = SystemTime::now();
-        let first = open(dir.path(), true, now).unwrap();
-        std::fs::remove_file(dir.path().join("admin.pem")).unwrap();
-        let later = open(dir.path(), false, now + Duration::from_secs(50 * 24 * 3600)).unwrap();
-        assert_eq!(later.admin.identity(), first.admin.identity());
-        assert_eq!(later.manager.identity(), first.manager.identity());
-        assert!(later.manager.expires_at() > first.manager.expires_at());
-    }
-
-    #[test]
-    fn the_content_key_is_made_once_and_never_replaced() {
-        use warren_core::Command;
-        use warren_types::{ContentId, ContentKind, Timestamp};
-
-        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let mut state = State::new();
-        let key = content_key(dir.path(), &state).unwrap();
-        let id = ContentId(Id(1));
-        let content = key.seal(id, b"hunter2");
-        assert!(content_key(dir.path(), &state).unwrap().open(id, &content).is_ok(), "it is the same");
-        let (kind, name, at) = (ContentKind::Secret, "db".parse().unwrap(), Timestamp(1));
-        let cluster = warren_types::ClusterId(Id(1));
-        let ranges = vec!["10.210.0.0/16".parse().unwrap()];
-        state.apply(1, 1, &Command::CreateCluster { id: cluster, ranges, level: warren_core::LEVEL, at });
-        let labels = Default::default();
-        state.apply(1, 2, &Command::CreateContent { id, kind, name, labels, content, at });
-        assert_eq!(state.contents().count(), 1);
-        assert!(content_key(dir.path(), &state).is_ok());
-
-        let missing = content_key(other.path(), &state).unwrap_err();
-        assert!(matches!(&missing, CaError::ContentKeyMissing(path) if !path.exists()), "{missing}");
-        content_key(other.path(), &State::new()).unwrap();
-        let another = content_key(other.path(), &state).unwrap_err();
-        assert!(matches!(another, CaError::OtherContentKey { .. }), "{another}");
-    }
-
-    #[test]
-    fn keys_of_another_cluster_are_refused() {
-        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let now = SystemTime::now();
-        open(one.path(), true, now).unwrap();
-        open(two.path(), true, now).unwrap();
-        std::fs::copy(one.path().join("node.pem"), two.path().join("node.pem")).unwrap();
-        assert!(matches!(open(two.path(), false, now), Err(CaError::Foreign { .. })));
-    }
-}
+mod tests;

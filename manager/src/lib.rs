@@ -6,6 +6,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod advertise;
 pub mod api;
 pub mod background;
 pub mod ca;
@@ -13,8 +14,10 @@ pub mod config;
 pub mod controllers;
 pub mod manager;
 pub mod metrics;
+pub mod peers;
 pub mod process;
 pub mod raft;
+pub mod recovery;
 pub mod server;
 pub mod session;
 pub mod stamp;

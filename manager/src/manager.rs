@@ -1,91 +1,69 @@
 //! The composition root: opens what is on disk, starts the driver, the controllers and the API, in that order.
 
+mod error;
+mod footing;
+mod registration;
+mod said;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::sync::oneshot;
-use warren_control::{BoxError, Loops, Queue, RunnerSettings, Shutdown, SystemClock, system_chance};
-use warren_core::{Command, Refusal, State};
+use rand::RngExt;
+use tokio::sync::{mpsc, watch};
+use warren_control::{BoxError, Clock, Loops, Queue, RunnerSettings, Shutdown, SystemClock, system_chance};
+use warren_core::Command;
 use warren_log::DataDir;
-use warren_security::{Credentials, LiveCertificate, Roots};
+use warren_security::{ContentKey, Credentials, Roots};
 use warren_telemetry::Part;
-use warren_types::{ClusterId, Node, NodeId, NodeRole};
+use warren_types::{ClusterId, ManagerAddress, NodeId};
 
+pub use self::error::{Failed, StartError};
+use self::footing::{attend, check_cluster, lead_if_alone, leave_when_removed};
+use self::registration::{Registration, reached_at};
 use crate::api::Api;
+use crate::api::progress::Ears;
 use crate::background;
-use crate::ca::{CaError, Keys, content_key};
-use crate::config::{Config, LocalNode, Tuning};
-use crate::controllers::planner::Planner;
+use crate::ca::{CaError, Keys, LocalAgent, content_key};
+use crate::config::{Config, Tuning};
+use crate::controllers::liveness::ask_peers;
+use crate::controllers::planner::{Planner, Surroundings};
 use crate::controllers::wake::{SWEEP, SWEEP_LOOP, Waker};
-use crate::controllers::{Refusals, key::Key};
+use crate::controllers::{Refusals, Waits, key::Key};
 use crate::metrics::{self, Metrics, Sources};
-use crate::raft::driver::DriverError;
-use crate::raft::restore::{Ended, RestoreError, open_store};
-use crate::server::{Listeners, ServeError};
+use crate::peers::server::{Parts as PeerParts, PeerServer};
+use crate::peers::{self, Peers};
+use crate::raft::restore::{Group, Opened, open_store};
+use crate::recovery::joining;
+use crate::recovery::seat::{self, Seat, Standing};
+use crate::server::{Listeners, ServeError, Services};
 use crate::session::server::SessionServer;
 use crate::session::{Registry, Streams};
 use crate::stamp::Stamp;
-use crate::store::{ProposeError, Store};
+use crate::store::Store;
 
 /// Keys that may wait for the planners; each service has two.
 const KEYS: usize = 1 << 16;
-/// How long a single manager may take to lead.
-const LEAD: Duration = Duration::from_secs(20);
 /// How long the parts may take to stop.
 const STOP: Duration = Duration::from_secs(5);
-
-/// Why a manager did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The data directory cannot be used.
-    #[error(transparent)]
-    Log(#[from] warren_log::Error),
-    /// The keys cannot be used.
-    #[error(transparent)]
-    Keys(#[from] CaError),
-    /// The port or the socket cannot be had.
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-    /// A directory cannot be made.
-    #[error("cannot make {path}: {source}")]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// What is on disk cannot be used.
-    #[error(transparent)]
-    Restore(#[from] RestoreError),
-    /// The driver ended at once.
-    #[error(transparent)]
-    Driver(#[from] DriverError),
-    /// It did not become leader.
-    #[error("this manager did not become leader within {0:?}")]
-    NoLeader(Duration),
-    /// The first writes were refused.
-    #[error(transparent)]
-    Propose(#[from] ProposeError),
-}
 
 /// A running manager. Dropping it lets go of everything as well, but waits for nothing: use [`Manager::stop`].
 pub struct Manager {
     address: SocketAddr,
-    keys: Keys,
+    keys: Arc<Keys>,
     store: Store,
     shutdown: Shutdown,
     metrics: (Metrics, Sources),
-    /// `None` once it was told.
-    failure: Option<Failure>,
+    failure: Failure,
 }
 
-/// Says why the driver cannot go on; closed without a word when it was told to end.
-type Failure = oneshot::Receiver<DriverError>;
+/// Says why the manager cannot go on; closed without a word when it was told to end.
+type Failure = mpsc::Receiver<Failed>;
 
 impl Manager {
-    /// Starts a manager, and returns once it leads and serves. `create` makes a cluster where there is none.
+    /// Starts a manager, and returns once it serves. One that is alone in its cluster leads by then; another one looks
+    /// for its leader meanwhile. `create` makes a cluster where there is none.
     ///
     /// # Errors
     /// [`StartError`]; nothing keeps running then.
@@ -122,14 +100,41 @@ impl Manager {
         self.keys.authority.roots()
     }
 
-    /// What this machine's administrator shows.
-    pub fn admin(&self) -> &Credentials {
-        &self.keys.admin
+    /// What this machine's administrator shows by now.
+    pub fn admin(&self) -> Credentials {
+        self.keys.admin().borrow().clone()
     }
 
-    /// What this machine's agent shows, in hybrid mode.
-    pub fn node(&self) -> Option<&(NodeId, Credentials)> {
-        self.keys.node.as_ref()
+    /// The same, and whenever it is renewed.
+    pub fn admins(&self) -> watch::Receiver<Credentials> {
+        self.keys.admin()
+    }
+
+    /// What this machine's agent shows by now, in hybrid mode; `None` until it is known which node this is.
+    pub fn node(&self) -> Option<(NodeId, Credentials)> {
+        self.keys.agent().borrow().as_ref().map(|agent| (agent.id, agent.credentials.clone()))
+    }
+
+    /// What this machine's agent shows, once it is known which node this is. Pends for ever without a node.
+    pub fn agent(&self) -> impl Future<Output = LocalAgent> + Send + use<> {
+        let mut agent = self.keys.agent();
+        async move {
+            let known = agent.wait_for(Option::is_some).await.map(|agent| agent.clone());
+            match known.ok().flatten() {
+                Some(agent) => agent,
+                // The manager is gone.
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Waits until the manager hears of a leader, or leads, but for no longer than `within`. One that was removed hears
+    /// of none.
+    pub fn hears_a_leader(&self, within: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let (store, deadline) = (self.store.clone(), tokio::time::Instant::now() + within);
+        async move {
+            store.until(|published| published.role.leader_id.is_some(), deadline).await;
+        }
     }
 
     /// The replicated state.
@@ -144,18 +149,15 @@ impl Manager {
     }
 
     /// Resolves when the manager cannot go on, with the reason, once; never before that.
-    pub async fn failed(&mut self) -> DriverError {
-        if let Some(failure) = &mut self.failure {
-            let failed = failure.await;
-            self.failure = None;
-            if let Ok(error) = failed {
-                return error;
-            }
+    pub async fn failed(&mut self) -> Failed {
+        match self.failure.recv().await {
+            Some(failed) => failed,
+            None => std::future::pending().await,
         }
-        std::future::pending().await
     }
 
-    /// Stops everything. What was acknowledged is on disk, and another process may use the data directory.
+    /// Stops everything; a leader hands over first. What was acknowledged is on disk, and another process may use the
+    /// data directory.
     pub async fn stop(self) {
         if let Err(late) = self.shutdown.stop(STOP).await {
             tracing::warn!(%late, "stopping");
@@ -169,135 +171,215 @@ impl Drop for Manager {
     }
 }
 
+/// Which manager the directory is of. A new one is the first of its cluster, where that may be made.
+fn seated(dir: &Path, create: bool) -> Result<Seat, StartError> {
+    match seat::look(dir)? {
+        Standing::Seated(seat) => Ok(seat),
+        Standing::Nothing if create => Ok(Seat::first()),
+        Standing::Nothing => Err(CaError::NoCluster(dir.to_owned()).into()),
+        Standing::Begun(_) => Err(StartError::Begun),
+        Standing::Removed => {
+            // It may have been killed before it had done that.
+            seat::drop_keys(dir)?;
+            Err(StartError::Removed)
+        }
+    }
+}
+
+/// A manager whose log is open, and which nobody can ask yet.
+struct Opening {
+    config: Config,
+    dir: PathBuf,
+    seat: Seat,
+    keys: Arc<Keys>,
+    store: Store,
+    peers: Peers,
+    listeners: Listeners,
+    address: SocketAddr,
+    advertised: ManagerAddress,
+    /// Where it said at its last start that it is reached.
+    advertised_before: Option<ManagerAddress>,
+    /// It is the only voter of its group, and leads.
+    alone: bool,
+    failure: Failure,
+}
+
 async fn start(
     config: Config,
     create: bool,
     tuning: Tuning,
     shutdown: Shutdown,
 ) -> Result<Manager, StartError> {
+    let opening = open(config, create, tuning, &shutdown).await?;
+    let Opening { dir, keys, store, alone, .. } = &opening;
+    check_cluster(&store.read().state, keys, dir, create || !alone)?;
+    let content_key = Arc::new(content_key(dir, &store.read().state, *alone)?);
+    let clock = Arc::new(SystemClock::new());
+    let loops = Loops::new(shutdown.clone(), clock.clone(), system_chance());
+    let stamp = Stamp::new(clock.clone(), store.clone());
+    register(&opening, create, &stamp, &shutdown).await?;
+    renew_certificates(keys, &clock, &loops, tuning.certificates);
+    serve(opening, content_key, (clock, stamp, loops), shutdown)
+}
+
+/// Listens, opens the log and begins to talk to the other managers.
+async fn open(
+    config: Config,
+    create: bool,
+    tuning: Tuning,
+    shutdown: &Shutdown,
+) -> Result<Opening, StartError> {
     let data_dir = DataDir::open(&config.data_dir)?;
     let dir = config.data_dir.join("manager");
     for path in [&dir, &config.run_dir] {
         let made = std::fs::create_dir_all(path);
         made.map_err(|source| StartError::Directory { path: path.clone(), source })?;
     }
-    let keys = Keys::open(&dir, create, config.node.is_some(), SystemTime::now())?;
+    joining::clean(&dir)?;
+    let seat = seated(&dir, create)?;
+    let keys = Arc::new(Keys::open(&dir, create, SystemTime::now())?);
+    seat::keep(&dir, &seat)?;
     let listeners = Listeners::bind(config.listen, &config.run_dir.join("warren.sock")).await?;
     let address =
         listeners.address().map_err(|source| ServeError::Listen { address: config.listen, source })?;
+    let advertised = config.advertise.at(address.port())?;
 
-    let (store, ended) = open_store(data_dir, &dir, config.log_engine, tuning, shutdown.token())?;
-    let mut failure = attend(ended, &shutdown);
-    lead(&store, &mut failure).await?;
-    check_cluster(&store.read().state, &keys, &dir, create)?;
-    let content_key = Arc::new(content_key(&dir, &store.read().state)?);
+    let roots = keys.authority.roots();
+    let shown = peers::Credentials {
+        cluster: keys.authority.cluster(),
+        roots: &roots,
+        certificate: keys.manager.clone(),
+    };
+    let (peers, wire, unsent) =
+        Peers::new(seat.member, advertised.clone(), shown).map_err(ServeError::from)?;
+    peers.introduce(&seat.managers);
+    let (own, founders) = (seat.member, seat.founders.clone());
+    let group = Group { own, founders, wire: Box::new(wire), leader: Arc::new(peers.clone()) };
+    let Opened { store, ended, snapshots } =
+        open_store(data_dir, &dir, config.log_engine, tuning, group, shutdown.token())?;
+    let advertised_before = said::last(&dir);
+    peers.reached_at(reached_at(&store.read().state, own, &advertised, advertised_before.as_ref()));
+    let (failing, mut failure) = mpsc::channel(1);
+    attend(ended, failing.clone(), shutdown);
+    peers.start(store.clone(), Arc::new(snapshots), unsent, shutdown);
+    leave_when_removed(&peers, &dir, seat.clone(), failing, shutdown);
+    let alone = lead_if_alone(&store, &mut failure).await?;
+    Ok(Opening {
+        config,
+        dir,
+        seat,
+        keys,
+        store,
+        peers,
+        listeners,
+        address,
+        advertised,
+        advertised_before,
+        alone,
+        failure,
+    })
+}
 
-    let clock = Arc::new(SystemClock::new());
-    let loops = Loops::new(shutdown.clone(), clock.clone(), system_chance());
-    let stamp = Stamp::new(clock.clone(), store.clone());
-    found(&store, &keys, &config, &stamp).await?;
+/// Says the first facts of a new cluster, and who this manager is: at once if it is alone, else as soon as it can.
+async fn register(
+    opening: &Opening,
+    create: bool,
+    stamp: &Stamp,
+    shutdown: &Shutdown,
+) -> Result<(), StartError> {
+    let Opening { config, dir, keys, store, advertised, advertised_before, alone, .. } = opening;
+    if create && *alone && store.read().state.cluster().is_none() {
+        let (id, ranges) = (keys.cluster, config.ranges.clone());
+        let level = warren_core::LEVEL;
+        store.propose(Command::CreateCluster { id, ranges, level, at: stamp.now() }).await?;
+    }
+    let registration = Registration {
+        store: store.clone(),
+        keys: keys.clone(),
+        clock: stamp.clone(),
+        name: config.name.clone(),
+        address: advertised.clone(),
+        before: advertised_before.clone(),
+        dir: dir.clone(),
+        node: config.node.clone(),
+    };
+    if *alone {
+        match registration.ensure().await {
+            // Whoever is to remove that node needs a manager that serves.
+            Err(StartError::Keys(error @ CaError::NodeOfAnother { .. })) => tracing::warn!(%error),
+            ensured => return ensured,
+        }
+    }
+    background::spawn(shutdown, "registration", registration.keep_trying());
+    Ok(())
+}
 
+/// Plans when it leads, and answers whoever asks.
+fn serve(
+    opening: Opening,
+    content_key: Arc<ContentKey>,
+    (clock, stamp, loops): (Arc<SystemClock>, Stamp, Loops),
+    shutdown: Shutdown,
+) -> Result<Manager, StartError> {
+    let Opening { config, dir, seat, keys, store, peers, listeners, address, failure, .. } = opening;
     let (registry, streams, refusals) = (Registry::default(), Streams::default(), Refusals::default());
-    let metrics = Metrics::default();
-    let counted = metrics.scheduler.clone();
-    let planner = Planner::new(store.clone(), registry.clone(), refusals.clone(), stamp.clone(), counted);
+    let (metrics, waits) = (Metrics::default(), Waits::default());
+    let surroundings = Surroundings {
+        registry: registry.clone(),
+        ask: ask_peers(peers.clone()),
+        refusals: refusals.clone(),
+        waits: waits.clone(),
+        metrics: metrics.scheduler.clone(),
+    };
+    let planner = Planner::new(store.clone(), seat.member, stamp.clone(), surroundings);
     control(planner, &store, &registry, &loops, &shutdown);
     let (reads, connected, running) = (store.clone(), registry.clone(), loops.clone());
-    let sources = Sources { store: reads, registry: connected, loops: running, clock, dir: dir.clone() };
+    let sources = Sources { store: reads, registry: connected, loops: running, clock, dir };
     let api = Api {
         store: store.clone(),
-        registry,
+        registry: registry.clone(),
         streams,
         refusals,
         loops,
-        clock: stamp,
+        clock: stamp.clone(),
         shutdown: shutdown.clone(),
         authority: keys.authority.clone(),
         content_key,
-        manager: keys.manager.identity().id().to_string(),
+        manager: keys.id.to_string(),
+        member: seat.member,
+        founders: seat.founders.into(),
+        peers: peers.clone(),
+        waits: waits.clone(),
+        ears: Ears::default(),
         log_engine: config.log_engine,
         metrics: metrics.clone(),
     };
-    let sessions = SessionServer::of(&api);
-    let certificate = LiveCertificate::new(&keys.manager);
-    listeners.serve(&keys.authority.roots(), certificate, &api, &sessions, &shutdown)?;
-    tracing::info!(%address, cluster = %keys.cluster, "manager is serving");
-    Ok(Manager { address, keys, store, shutdown, metrics: (metrics, sources), failure: Some(failure) })
-}
-
-/// Makes the driver one of the things that a stop waits for, and its failure the end of all others.
-fn attend(ended: Ended, shutdown: &Shutdown) -> Failure {
-    let (failed, failure) = oneshot::channel();
-    let stop = shutdown.token();
-    shutdown.spawn("raft", async move {
-        let error = match ended.await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error,
-            Err(_) => DriverError::Panicked,
-        };
-        tracing::error!(%error, "the manager stops");
-        stop.cancel();
-        // Nobody may be waiting for it.
-        let _ = failed.send(error);
-    });
-    failure
-}
-
-/// Waits until this manager leads and has applied everything it had on disk. One that cannot write does not start:
-/// whoever starts it is told at once, and nothing is changed.
-async fn lead(store: &Store, failure: &mut Failure) -> Result<(), StartError> {
-    let mut watch = store.watch(0);
-    let leads = async {
-        loop {
-            let published = store.read();
-            if let Some(held) = &published.held {
-                return Err(ProposeError::Held(held.clone()).into());
-            }
-            if published.role.may_plan {
-                return Ok(());
-            }
-            // A missed change is as good a reason to look again as any.
-            let _ = watch.next().await;
-        }
+    let sessions = SessionServer::start(&api);
+    let parts = PeerParts {
+        peers,
+        store: store.clone(),
+        registry,
+        clock: stamp,
+        waits,
+        sessions: Arc::new(api.clone()),
+        shutdown: shutdown.clone(),
     };
-    tokio::select! {
-        leads = leads => leads,
-        failed = failure => Err(failed.map_or(StartError::NoLeader(Duration::ZERO), StartError::Driver)),
-        () = tokio::time::sleep(LEAD) => Err(StartError::NoLeader(LEAD)),
-    }
+    let services = Services { api, sessions, peers: PeerServer::new(parts) };
+    listeners.serve(&keys.authority.roots(), keys.manager.clone(), &services, &shutdown)?;
+    tracing::info!(%address, cluster = %keys.cluster, member = seat.member, "manager is serving");
+    Ok(Manager { address, keys, store, shutdown, metrics: (metrics, sources), failure })
 }
 
-/// Keys and log must be of one cluster. A log that was lost must not pass for a new cluster: workers would be told
-/// that nothing is wanted any more.
-fn check_cluster(state: &State, keys: &Keys, dir: &Path, create: bool) -> Result<(), StartError> {
-    match state.cluster() {
-        None if create => Ok(()),
-        None => Err(CaError::NoCluster(dir.to_owned()).into()),
-        Some(cluster) if cluster.id == keys.cluster => Ok(()),
-        Some(cluster) => {
-            let other = Refusal::OtherCluster { wanted: keys.cluster, found: cluster.id };
-            Err(ProposeError::Rejected(other).into())
+/// Renews what this machine shows, in time and while it is shown.
+fn renew_certificates(keys: &Arc<Keys>, clock: &Arc<SystemClock>, loops: &Loops, interval: Duration) {
+    let (keys, clock, chance) = (keys.clone(), clock.clone(), rand::rng().random());
+    loops.spawn("certificates", interval, move || {
+        let (keys, now) = (keys.clone(), UNIX_EPOCH + Duration::from_millis(clock.unix_millis()));
+        async move {
+            let renewed = tokio::task::spawn_blocking(move || keys.renew(now, chance)).await;
+            Ok::<(), BoxError>(renewed??)
         }
-    }
-}
-
-/// The first facts of a cluster. Harmless when they are known already.
-async fn found(store: &Store, keys: &Keys, config: &Config, stamp: &Stamp) -> Result<(), StartError> {
-    if store.read().state.cluster().is_none() {
-        let (id, ranges) = (keys.cluster, config.ranges.clone());
-        store
-            .propose(Command::CreateCluster { id, ranges, level: warren_core::LEVEL, at: stamp.now() })
-            .await?;
-    }
-    if let (Some((id, _)), Some(LocalNode { name, description })) = (&keys.node, &config.node) {
-        let (id, name, description) = (*id, name.clone(), description.clone());
-        let role = NodeRole::Manager;
-        let known = |node: &Arc<Node>| node.name == name && node.role == role;
-        if !store.read().state.node(&id).is_some_and(known) {
-            store.propose(Command::RegisterNode { id, name, role, description, at: stamp.now() }).await?;
-        }
-    }
-    Ok(())
+    });
 }
 
 fn control(planner: Planner, store: &Store, registry: &Registry, loops: &Loops, shutdown: &Shutdown) {

@@ -4,6 +4,7 @@
 //! by the handles in [`Metrics`].
 
 mod census;
+mod group;
 pub mod requests;
 pub mod scheduler;
 
@@ -22,6 +23,7 @@ use warren_types::Bytes;
 
 use crate::controllers::wake::SWEEP_LOOP;
 use crate::session::Registry;
+use crate::session::leader::is_lost;
 use crate::store::Store;
 use census::Census;
 use requests::RequestMetrics;
@@ -87,11 +89,13 @@ fn goes_round(silent: Duration) -> Result<(), String> {
     (silent <= DRIVER_PATIENCE).then_some(()).ok_or_else(hangs)
 }
 
-/// There is a leader. As yet a manager knows of no other than itself.
+/// This manager leads, or hears of the one that does.
 fn leader_probe(store: Store) -> Probe {
     Probe::new("leader", move || {
-        let leads = store.read().role.may_plan;
-        std::future::ready(leads.then_some(()).ok_or_else(|| "this manager knows of none".to_owned()))
+        let role = store.read().role;
+        let hears = role.leader_id.is_some() && !is_lost(&store);
+        let known = if role.leader { role.may_plan } else { hears };
+        std::future::ready(known.then_some(()).ok_or_else(|| "this manager knows of none".to_owned()))
     })
 }
 
@@ -146,20 +150,21 @@ impl Collector for Page {
         write(Kind::Gauge, "warren_raft_term", "The newest term seen.", published.role.term as f64)?;
         let help = "The last entry that is in this manager's state.";
         write(Kind::Gauge, "warren_raft_applied_index", help, published.index as f64)?;
-        let help = "1 on the manager that leads, else 0.";
-        write(Kind::Gauge, "warren_raft_leader", help, flag(published.role.leader))?;
         let help = "1 while the log cannot be written, else 0.";
         write(Kind::Gauge, "warren_raft_held", help, flag(published.held.is_some()))?;
         let help = "Bytes of entries and hard state that were written to the log.";
         write(Kind::Counter, "warren_raft_log_written_bytes", help, published.log.bytes as f64)?;
         let help = "Durable writes of the log.";
         write(Kind::Counter, "warren_raft_log_writes", help, published.log.writes as f64)?;
+        group::encode(encoder, &published, &self.store.peers())?;
+        let mut write =
+            |kind, name: &str, help: &str, value: f64| write_value(encoder, kind, (name, help), value);
         let counts = self.census.of(&published);
         write(Kind::Gauge, "warren_services", "Services there are.", counts.services as f64)?;
         let help = "Tasks that have no node yet.";
         write(Kind::Gauge, "warren_scheduler_unplaced", help, counts.unplaced as f64)?;
         let help = "Workers that are connected to this manager.";
-        write(Kind::Gauge, "warren_sessions", help, self.registry.contacts().len() as f64)?;
+        write(Kind::Gauge, "warren_sessions", help, self.registry.count() as f64)?;
         let nodes = counts.nodes.iter();
         let nodes = nodes.map(|(status, count)| (vec![("status", (*status).to_owned())], *count as f64));
         write_series(encoder, Kind::Gauge, ("warren_nodes", "Nodes by status."), nodes)?;

@@ -7,3 +7,4 @@ pub mod disk;
 pub mod driver;
 pub mod restore;
 pub mod snapshot;
+pub mod wire;

@@ -12,8 +12,10 @@ use warren_proto::v1::cluster_server::ClusterServer;
 use warren_proto::v1::contents_server::ContentsServer;
 use warren_proto::v1::images_server::ImagesServer;
 use warren_proto::v1::logs_server::LogsServer;
+use warren_proto::v1::managers_server::ManagersServer;
 use warren_proto::v1::membership_server::MembershipServer;
 use warren_proto::v1::nodes_server::NodesServer;
+use warren_proto::v1::peers_server::PeersServer;
 use warren_proto::v1::services_server::ServicesServer;
 use warren_proto::v1::sessions_server::SessionsServer;
 use warren_proto::v1::tasks_server::TasksServer;
@@ -26,7 +28,10 @@ use warren_security::{
 
 use crate::api::Api;
 use crate::api::access::AccessLayer;
+use crate::api::whereabouts::WhereaboutsLayer;
 use crate::metrics::requests::RequestLayer;
+use crate::peers;
+use crate::peers::server::PeerServer;
 use crate::session::server::SessionServer;
 
 /// Members of this group may administer the machine's cluster through the socket, if the group exists.
@@ -42,6 +47,8 @@ const MAX_STRANGERS_MESSAGE: usize = 64 << 10;
 /// arriving.
 const STREAM_WINDOW: u32 = 128 << 10;
 const CONNECTION_WINDOW: u32 = 32 << 20;
+/// Calls on one connection at once. Another manager has many logs relayed over one, each of which is a call.
+const MAX_STREAMS: u32 = 1024;
 /// How long connections may take to end when the manager stops. Nothing that is served needs longer, since the
 /// manager ends all streams itself; a peer that does not answer is not waited for.
 const GRACE: Duration = Duration::from_secs(1);
@@ -65,6 +72,17 @@ pub enum ServeError {
     /// The keys cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+}
+
+/// Who answers what.
+#[derive(Clone)]
+pub struct Services {
+    /// People and tools, and machines that join.
+    pub api: Api,
+    /// Workers.
+    pub sessions: SessionServer,
+    /// Other managers.
+    pub peers: PeerServer,
 }
 
 /// What is listened on, before anything is served.
@@ -104,26 +122,28 @@ impl Listeners {
         self,
         roots: &Roots,
         certificate: Arc<LiveCertificate>,
-        api: &Api,
-        sessions: &SessionServer,
+        services: &Services,
         shutdown: &Shutdown,
     ) -> Result<(), ServeError> {
         let config = server_config(roots, certificate)?;
         let tls = serve_tls(self.tcp, config, StrangerLimits::default());
-        spawn("api-port", tls, api, sessions, shutdown);
-        spawn("api-socket", serve_local(self.local), api, sessions, shutdown);
+        spawn("api-port", tls, services, shutdown);
+        spawn("api-socket", serve_local(self.local), services, shutdown);
         Ok(())
     }
 }
 
-fn spawn(name: &'static str, incoming: Incoming, api: &Api, sessions: &SessionServer, shutdown: &Shutdown) {
+fn spawn(name: &'static str, incoming: Incoming, services: &Services, shutdown: &Shutdown) {
+    let Services { api, sessions, peers } = services;
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
+        .max_concurrent_streams(Some(MAX_STREAMS))
         .initial_stream_window_size(Some(STREAM_WINDOW))
         .initial_connection_window_size(Some(CONNECTION_WINDOW))
         .layer(RequestLayer(api.metrics.requests.clone()))
         .layer(AccessLayer)
+        .layer(WhereaboutsLayer { store: api.store.clone(), member: api.member })
         .add_service(ServicesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TasksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(NodesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
@@ -133,8 +153,10 @@ fn spawn(name: &'static str, incoming: Incoming, api: &Api, sessions: &SessionSe
         .add_service(ContentsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(VolumesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(LogsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(ManagersServer::new(api.clone()).max_decoding_message_size(MAX_STRANGERS_MESSAGE))
         .add_service(MembershipServer::new(api.clone()).max_decoding_message_size(MAX_STRANGERS_MESSAGE))
-        .add_service(SessionsServer::new(sessions.clone()).max_decoding_message_size(MAX_MESSAGE));
+        .add_service(SessionsServer::new(sessions.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(PeersServer::new(peers.clone()).max_decoding_message_size(peers::MAX_MESSAGE));
     let stop = shutdown.token();
     shutdown.spawn(name, async move {
         let overdue = async {

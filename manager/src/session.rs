@@ -5,7 +5,9 @@
 
 pub mod conditions;
 pub mod conversation;
+pub mod elsewhere;
 pub mod fetch;
+pub mod leader;
 pub mod link;
 pub mod registry;
 pub mod replicate;

@@ -12,6 +12,7 @@ mod assignment;
 mod content;
 mod fields;
 mod health;
+mod member;
 mod node;
 mod report;
 mod request;
@@ -21,6 +22,7 @@ mod spec;
 mod task;
 
 pub use content::{content_data, content_kind, parse_field};
+pub use member::suffrage;
 pub use node::{availability, node_condition, node_role, node_status};
 pub use report::{desired, health, task_state};
 pub use request::replicas;

@@ -20,6 +20,18 @@ pub const NODE_REMOVED: &str = "NODE_REMOVED";
 /// Reason of what a node hears that the manager does not know, without being sure that it was removed.
 pub const NODE_UNKNOWN: &str = "NODE_UNKNOWN";
 
+/// Reason of what callers and nodes hear from a manager that knows of no leader: another manager may know of one.
+pub const NO_LEADER: &str = "NO_LEADER";
+
+/// Reason of what callers and nodes hear from a manager that stops: another one goes on.
+pub const STOPPING: &str = "STOPPING";
+
+/// Reason of what a node hears that has seen more of the cluster than the manager: another one has seen it, too.
+pub const BEHIND: &str = "BEHIND";
+
+/// Reason of what a node's session ends with when the node has opened a newer one.
+pub const SUPERSEDED: &str = "SUPERSEDED";
+
 /// The message is sent twice, once percent-encoded, so it has the smaller share of the header.
 const MAX_MESSAGE: usize = 1024;
 /// Of each violation's path and message.

@@ -91,7 +91,7 @@ impl Renewal {
             return Err(RenewalError::Expired);
         }
         let certificate_request = CertificateRequest::create(credentials.key())?;
-        let connected = (self.dial)().await?;
+        let connected = self.dial.dial().await?;
         let manager = connected.manager;
         let mut client = MembershipClient::new(connected.channel);
         let answer = timeout(ANSWER_DEADLINE, client.renew(v1::RenewRequest { certificate_request })).await;

@@ -1,13 +1,14 @@
 //! A worker as a program: joining a cluster, running, leaving. `warren-worker` is this alone, `warren worker` the same
 //! in the large program, and a hybrid node uses its flags.
 
+mod clear;
 mod flags;
 mod join;
 mod leave;
 mod run;
 mod shown;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -15,10 +16,12 @@ use serde::{Deserialize, Serialize};
 use warren_process::settings::Sections;
 use warren_process::{Exit, Failure, MetricsArgs, NodeSection, PlaceArgs, chain};
 use warren_security::{Credentials, Membership, MembershipStore, Roots};
+use warren_types::ManagerAddress;
 
 use crate::session::RemovalNote;
 use crate::worker::identity;
 
+pub use clear::clear;
 pub use flags::{Flags, Label};
 pub use run::{Setup, check, ready, start};
 use shown::Shown;
@@ -106,6 +109,9 @@ pub struct LeaveArgs {
 struct JoinedSection {
     /// Managers that it knows, each `host:port`.
     managers: Vec<String>,
+    /// Those that managers told of last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    known: Vec<ManagerAddress>,
     #[serde(skip_serializing_if = "Option::is_none")]
     advertise: Option<String>,
 }
@@ -154,6 +160,13 @@ impl Told {
         self.node.run_dir()
     }
 
+    /// Every manager that a person or a manager told of, each `host:port`.
+    fn managers(&self) -> Vec<String> {
+        let JoinedSection { managers, known, .. } = &self.joined;
+        let known = known.iter().map(ToString::to_string).filter(|known| !managers.contains(known));
+        managers.iter().cloned().chain(known).collect()
+    }
+
     /// Holds what makes this machine a member.
     fn membership(&self) -> MembershipStore {
         MembershipStore::new(self.data_dir.join("worker"))
@@ -176,7 +189,25 @@ impl Told {
     }
 }
 
-fn no_worker(data_dir: &std::path::Path) -> Failure {
+/// Writes down which managers there are now. What a person said now and not to be kept is left out.
+fn remember_known(data_dir: &Path, known: Vec<ManagerAddress>) -> Result<(), Failure> {
+    let Some(kept) = Sections::load(data_dir)? else { return Ok(()) };
+    let Some(joined) = kept.section::<JoinedSection>(JOINED)? else { return Ok(()) };
+    if joined.known == known {
+        return Ok(());
+    }
+    kept.with(JOINED, &JoinedSection { known, ..joined }).remember()
+}
+
+/// Removes a file that may not be there.
+fn forget(file: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn no_worker(data_dir: &Path) -> Failure {
     let why = format!("{} holds no worker", data_dir.display());
     Failure::new(
         Exit::NotFound,
@@ -207,5 +238,32 @@ pub async fn run(command: Command) -> Result<(), Failure> {
             }
         }
         Command::Leave(args) => leave::leave(args).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_managers_of_a_cluster_are_remembered_beside_what_a_person_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = PlaceArgs { data_dir: dir.path().to_owned(), run_dir: None };
+        let joined = JoinedSection { managers: vec!["m1:8080".into()], ..JoinedSection::default() };
+        let flags = Flags { runtime: Some("crun".into()), ..Flags::default() };
+        let node = NodeSection::default();
+        let told = Told { data_dir: dir.path().to_owned(), node, joined, flags };
+        remember_known(dir.path(), vec!["m2:8080".parse().unwrap()]).unwrap();
+        assert!(Sections::load(dir.path()).unwrap().is_none(), "nobody joined here");
+        told.remember().unwrap();
+        for known in [&["m1:8080", "m2:8080"][..], &["m2:8080", "m3:8080"], &["m2:8080", "m3:8080"]] {
+            let known = known.iter().map(|known| known.parse().unwrap()).collect();
+            remember_known(dir.path(), known).unwrap();
+        }
+        let said = Flags { runtime: Some("runc".into()), ..Flags::default() };
+        let told = Told::load(place, MetricsArgs::default(), said).unwrap().unwrap();
+        assert_eq!(told.managers(), ["m1:8080", "m2:8080", "m3:8080"]);
+        let kept = Sections::load(dir.path()).unwrap().unwrap();
+        assert_eq!(kept.section::<Flags>(WORKER).unwrap().unwrap().runtime.as_deref(), Some("crun"));
     }
 }

@@ -91,5 +91,6 @@ pub fn settings() -> NodeSettings {
         ranges: vec!["10.210.0.0/16".parse().unwrap()],
         heartbeat: Duration::from_secs(5),
         sync: Duration::from_secs(3),
+        managers: Vec::new(),
     }
 }

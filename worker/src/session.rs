@@ -1,10 +1,11 @@
 //! The session with a manager: dial one, say who we are, take over what it wants, say what is.
 //!
-//! There is one session at a time. Losing it changes nothing for the tasks: the next manager is dialled,
-//! and what was not stored is said again. Start reading at `link`, which is one session from its first
-//! frame to its last.
+//! There is one session at a time. Losing it changes nothing for the tasks: the next manager is dialled at once,
+//! and what was not stored is said again. Only tasks that mind are stopped when there is none for too long
+//! (`contact`). Start reading at `link`, which is one session from its first frame to its last.
 
 mod attach;
+mod contact;
 mod dial;
 mod fetch;
 mod link;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::io::AsyncRead;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use warren_control::{Backoff, Chance, Loops};
@@ -30,8 +32,10 @@ use warren_runtime::Runtime;
 use warren_types::{ClusterId, NodeId};
 
 pub(crate) use attach::{Services, TaskLogs};
+pub(crate) use contact::{Contact, Standing};
+#[cfg(test)]
 pub(crate) use dial::channel;
-pub(crate) use dial::{Connected, DialError, Dialer};
+pub(crate) use dial::{Connected, Dial, DialError, Dialer};
 pub(crate) use fetch::Fetcher;
 pub(crate) use removal::{Outcast, Removal, RemovalNote, removal_file};
 
@@ -43,17 +47,24 @@ use crate::node::vitals::Vitals;
 use crate::tasks::reporter::Reporter;
 use crate::wishes::Wishes;
 
-/// First and longest wait between two tries to get a session.
+/// First and longest wait after all managers were tried in vain. Short, since a node that has been away for
+/// `node-down-after` is down, also where it was the managers that were away.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
+/// The wait of a node that the managers do not know.
+const OUTCAST_WAIT: Duration = Duration::from_secs(30);
+/// Longest wait before the next manager is tried: only so long that the nodes of one that went do not come at once.
+const NEXT_WAIT: Duration = Duration::from_millis(40);
+/// A session that lasted for so long was a good one.
+const LASTED: Duration = Duration::from_secs(5);
+/// How many failures in a row are told each; of those behind them one in as many is.
+const TOLD_FAILURES: u32 = 8;
 
 /// An archive that is arriving.
 pub(crate) type Archive = Box<dyn AsyncRead + Send + Unpin>;
 /// Stores the images of an archive.
 pub(crate) type Import =
     Arc<dyn Fn(Archive) -> BoxFuture<'static, Result<Vec<Imported>, warren_image::Error>> + Send + Sync>;
-/// Opens a connection to some manager.
-pub(crate) type Dial = Arc<dyn Fn() -> BoxFuture<'static, Result<Connected, DialError>> + Send + Sync>;
 
 /// What a session reads and writes; it keeps nothing itself.
 pub(crate) struct Context {
@@ -73,6 +84,8 @@ pub(crate) struct Context {
     pub pressure: Pressure,
     pub loops: Loops,
     pub chance: Chance,
+    /// For how long there has been no manager.
+    pub contact: Arc<Contact>,
     /// Whether a manager has welcomed this node.
     pub connected: watch::Sender<bool>,
     /// The way to that manager, for what is asked beside the session.
@@ -85,14 +98,17 @@ pub(crate) struct Context {
 
 /// Keeps a session until the agent stops, or until the node was removed from its cluster.
 pub(crate) async fn run(context: Arc<Context>, dial: Dial, stop: CancellationToken) {
-    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    let mut tries = Tries::new();
     let mut was_ever_welcome = false;
     while !stop.is_cancelled() {
+        if let Some(settings) = &context.wishes.borrow().settings {
+            dial.learn(&settings.managers);
+        }
         let session = async {
-            let connected = dial().await?;
-            let manager = connected.manager.clone();
+            let connected = dial.dial().await?;
+            let (manager, begun) = (connected.manager.clone(), Instant::now());
             let ended = link::run(&context, connected, &stop).await;
-            Ok::<_, DialError>((manager, ended))
+            Ok::<_, DialError>((manager, begun.elapsed(), ended))
         };
         let attempt = tokio::select! {
             () = stop.cancelled() => return,
@@ -100,33 +116,71 @@ pub(crate) async fn run(context: Arc<Context>, dial: Dial, stop: CancellationTok
         };
         let was_welcome = context.connected.send_replace(false);
         context.manager.send_replace(None);
+        context.contact.lost();
         was_ever_welcome |= was_welcome;
-        if was_welcome {
-            backoff.reset();
-        }
         match attempt {
-            Ok((manager, ended)) => {
-                tracing::info!(manager, reason = %ended, was_welcome, "session ended");
+            Ok((manager, time, ended)) => {
+                tracing::info!(manager, reason = %ended, was_welcome, ?time, "session ended");
+                if was_welcome && time >= LASTED {
+                    dial.lasted(&manager);
+                    tries = Tries::new();
+                } else {
+                    tries.failed();
+                }
                 let refusal = ended.refusal();
                 let read = |status| Outcast::read(status, !was_ever_welcome, context.can_be_removed());
                 if let Some(outcast) = refusal.and_then(read) {
                     context.cast_out(outcast).await;
                 }
             }
-            Err(error) => tracing::info!(%error, failures = backoff.failures(), "no session"),
+            Err(error) => {
+                tries.failed();
+                if tries.is_worth_telling() {
+                    tracing::info!(%error, failures = tries.failures, "no session");
+                }
+            }
         }
         if context.is_removed() {
             return;
         }
         // Whoever is not known is only let in again by joining, and must not bother managers meanwhile.
         let wait = match context.outcast.borrow().is_some() {
-            true => LONGEST_WAIT,
-            false => backoff.next_delay((context.chance)()),
+            true => OUTCAST_WAIT,
+            false => tries.wait(dial.known(), (context.chance)()),
         };
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
         }
+    }
+}
+
+/// How often it was tried in vain to get a session that lasts.
+struct Tries {
+    failures: u32,
+    backoff: Backoff,
+}
+
+impl Tries {
+    fn new() -> Self {
+        Self { failures: 0, backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT) }
+    }
+
+    fn failed(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    fn is_worth_telling(&self) -> bool {
+        self.failures <= TOLD_FAILURES || self.failures.is_multiple_of(TOLD_FAILURES)
+    }
+
+    /// Before the next try: the next of `known` managers at once, and longer after each round of them.
+    fn wait(&mut self, known: usize, chance: u64) -> Duration {
+        let round = u32::try_from(known.max(1)).unwrap_or(u32::MAX);
+        if self.failures > 0 && self.failures.is_multiple_of(round) {
+            return self.backoff.next_delay(chance);
+        }
+        Backoff::new(NEXT_WAIT, NEXT_WAIT).next_delay(chance)
     }
 }
 

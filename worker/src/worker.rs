@@ -32,7 +32,8 @@ use crate::node::usage::Meter;
 use crate::node::vitals::Vitals;
 use crate::node::watch::Watch;
 use crate::session::{
-    self, Archive, Context, Dial, Dialer, Fetcher, Import, Outcast, Removal, RemovalNote, Services, TaskLogs,
+    self, Archive, Contact, Context, Dial, Dialer, Fetcher, Import, Outcast, Removal, RemovalNote, Services,
+    TaskLogs,
 };
 use crate::tasks::supervisor::{Parts, Supervisor};
 use crate::tasks::{Ground, NOT_YET};
@@ -54,7 +55,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Lost with a reboot: secrets, and what containers are made with.
     pub run_dir: PathBuf,
-    /// Addresses of managers, each `host:port`; dialled in turn.
+    /// Addresses of managers, each `host:port`; dialled in turn, as are those that managers tell of. Of a manager's
+    /// own node that manager, which comes first.
     pub managers: Vec<String>,
     /// Who this node is.
     pub certificate: Arc<LiveCertificate>,
@@ -64,8 +66,8 @@ pub struct Config {
     pub overrides: NodeOverrides,
     /// The largest image archive that is accepted, in bytes, packed and unpacked each.
     pub max_archive: u64,
-    /// Where renewed certificates go; `None` of a manager's own node, where somebody else renews them, and which is
-    /// never removed from its cluster.
+    /// Where renewed certificates go; `None` of a manager's own node, where somebody else renews them, and which no
+    /// manager's word removes: only what is written down of it.
     pub membership: Option<MembershipStore>,
 }
 
@@ -153,7 +155,12 @@ impl Worker {
     /// ran.
     pub async fn start(config: Config, doors: Doors) -> Result<Self, StartError> {
         let tls = client_config(&config.roots, Some(Arc::clone(&config.certificate)))?;
-        let dial = Dialer::new(config.managers.clone(), tls).into_dial();
+        let (_, node) = identity(&config.certificate.identity())?;
+        let dialer = Dialer::new(node, config.managers.clone(), tls);
+        let dial: Dial = match &config.membership {
+            Some(_) => Arc::new(dialer),
+            None => Arc::new(dialer.of_manager()),
+        };
         Self::start_with(config, doors, dial, system_chance()).await
     }
 
@@ -173,8 +180,10 @@ impl Worker {
         let shutdown = Shutdown::new();
         let loops = Loops::new(shutdown.clone(), Arc::clone(&clock), Arc::clone(&chance));
         let cache = Cache::new(cache_file(&config.data_dir), cluster, node);
-        let note = config.membership.as_ref().map(|_| RemovalNote::new(&config.data_dir, cluster, node));
-        let removal = note.as_ref().and_then(RemovalNote::load);
+        let note = RemovalNote::new(&config.data_dir, cluster, node);
+        let removal = note.load();
+        // A manager's own node does not hear of its removal: it is only started with a note to be cleared.
+        let note = (config.membership.is_some() || removal.is_some()).then_some(note);
         let mut known = cache.load().await;
         if removal.is_some() {
             known.want_nothing();
@@ -189,6 +198,7 @@ impl Worker {
         let tasks_dir = config.data_dir.join("tasks");
         let directories = Directories::new(tasks_dir.clone());
         let memory = Memory::of(&config.run_dir);
+        let contact = Arc::new(Contact::resume(&config.run_dir));
         let places = Places {
             directories: directories.clone(),
             volumes: config.data_dir.join("volumes"),
@@ -206,8 +216,10 @@ impl Worker {
             health: Arc::clone(&health),
             metrics: metrics.clone(),
             ground,
+            standing: contact.standing(),
         });
         supervisor.start(&loops, &chance);
+        Arc::clone(&contact).keep(wanted.clone(), &loops);
         let meter = Arc::new(Meter::new(config.data_dir));
         let stats = Arc::new(Stats::new(Arc::clone(&doors.runtime), wanted.clone()));
         Watch {
@@ -250,6 +262,7 @@ impl Worker {
             pressure,
             loops: loops.clone(),
             chance,
+            contact: Arc::clone(&contact),
             connected,
             manager,
             outcast,
@@ -298,6 +311,11 @@ impl Worker {
     /// What is wrong with the node, in sentences; as managers hear it.
     pub fn conditions(&self) -> Vec<String> {
         self.health.sentences()
+    }
+
+    /// What managers want of this node, as far as it is known.
+    pub(crate) fn wishes(&self) -> watch::Receiver<Wishes> {
+        self.wishes.clone()
     }
 
     /// The registry of this worker's background loops.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use warren_types::{Bytes, MilliCpu, PullPolicy, RestartCondition, Seccomp, Signal};
+use warren_types::{Bytes, MilliCpu, OnDisconnect, PullPolicy, RestartCondition, Seccomp, Signal};
 
 use super::value::{self, HttpTarget, Replicas, Setting, setting};
 
@@ -175,9 +175,9 @@ pub struct HealthFlags {
     pub health_start_interval: Option<Setting<Duration>>,
 }
 
-/// When it is started again, and what is kept of what it writes.
+/// When it is started again or given up, and what is kept of what it writes.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Restarts and logs")]
+#[command(next_help_heading = "Restarts, lost nodes and logs")]
 pub struct LifeFlags {
     /// After which ends to start it again: any, on-failure or none [default: any]
     #[arg(long, value_name = "WHEN", value_parser = setting(str::parse::<RestartCondition>))]
@@ -197,4 +197,10 @@ pub struct LifeFlags {
     /// How many log files to keep of a task [default: 5]
     #[arg(long, value_name = "N", value_parser = setting(str::parse::<u32>))]
     pub log_files: Option<Setting<u32>>,
+    /// What its node does with it while it reaches no manager: keep, or stop-after=TIME [default: keep]
+    #[arg(long, value_name = "POLICY", value_parser = setting(value::on_disconnect))]
+    pub on_disconnect: Option<Setting<OnDisconnect>>,
+    /// For how long its node may be down before another takes its place [default: 0s]
+    #[arg(long, value_name = "DURATION", value_parser = setting(value::duration))]
+    pub replace_after: Option<Setting<Duration>>,
 }

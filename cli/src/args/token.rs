@@ -21,7 +21,7 @@ pub enum TokenCommand {
 
 #[derive(Debug, Args)]
 pub struct TokenArgs {
-    /// What a machine that has it becomes: worker
+    /// What a machine that has it becomes: worker or manager
     #[arg(long, value_name = "ROLE", value_parser = value::role, default_value = "worker")]
     pub role: NodeRole,
     /// How long it is good for, or never for no end

@@ -18,13 +18,11 @@ const SERVICE_FLAGS: &[&str] = &[
     "--endpoint-mode",
     "--gpus",
     "--network",
-    "--on-disconnect",
     "--overlap",
     "--parallelism",
     "--prefer",
     "--priority",
     "--progress-deadline",
-    "--replace-after",
     "--resource",
     "--schedule",
     "--strategy",
@@ -40,7 +38,7 @@ const SERVICE_FLAGS: &[&str] = &[
 ];
 
 /// Flags of `manager init`.
-const INIT_FLAGS: &[&str] = &["--force-new-cluster", "--taint"];
+const INIT_FLAGS: &[&str] = &["--taint"];
 
 /// Flags of `node update` and `node drain`.
 const NODE_FLAGS: &[&str] = &["--deadline", "--taint-add", "--taint-rm"];
@@ -57,14 +55,6 @@ const COMMANDS: &[&str] = &[
     "context",
     "diff",
     "login",
-    "manager backup",
-    "manager demote",
-    "manager join",
-    "manager ls",
-    "manager promote",
-    "manager restore",
-    "manager rm",
-    "manager transfer-leadership",
     "network",
     "rm",
     "service exec",
@@ -150,7 +140,7 @@ fn unsupported(error: &clap::Error, command: &clap::Command, arguments: &[String
             let (known, plain) = match path.as_str() {
                 "service create" => (SERVICE_FLAGS, flag),
                 "service update" => (SERVICE_FLAGS, list),
-                "manager init" | "manager run" => (INIT_FLAGS, flag),
+                "manager init" | "manager join" | "manager run" => (INIT_FLAGS, flag),
                 "node update" | "node drain" => (NODE_FLAGS, flag),
                 _ => return None,
             };

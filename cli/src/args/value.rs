@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use warren_types::{Protocol, PublishMode, PublishedPort};
+use warren_types::{OnDisconnect, Protocol, PublishMode, PublishedPort};
 
 pub use container::{ModeName, device, host, host_removal, mode, role, sysctl, ulimit};
 pub use content::{content, registry};
@@ -109,6 +109,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Err("is finer than a millisecond".to_owned());
     }
     Ok(duration)
+}
+
+/// `keep` or `stop-after=TIME`.
+pub fn on_disconnect(text: &str) -> Result<OnDisconnect, String> {
+    match text.split_once('=') {
+        None if text == "keep" => Ok(OnDisconnect::Keep),
+        Some(("stop-after", time)) => duration(time).map(OnDisconnect::StopAfter),
+        _ => Err("give keep, or stop-after=30s".to_owned()),
+    }
 }
 
 /// `[IP:]HOST:CONTAINER[/tcp][,mode=host]`.
@@ -259,6 +268,12 @@ mod tests {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         for bad in ["", "10", "-1s", "1us", "x"] {
             assert!(duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(on_disconnect("keep"), Ok(OnDisconnect::Keep));
+        let half_a_minute = OnDisconnect::StopAfter(Duration::from_secs(30));
+        assert_eq!(on_disconnect("stop-after=30s"), Ok(half_a_minute));
+        for bad in ["stop", "stop-after", "stop-after=", "keep=1s", "30s"] {
+            assert!(on_disconnect(bad).is_err(), "{bad}");
         }
     }
 }

@@ -20,7 +20,7 @@ async fn info(global: &Global) -> Result<(), Failure> {
     let what = "the cluster was not asked";
     let client = connect(global, what).await?;
     let info = client.cluster().info().await.map_err(|error| crate::failure::of_client(what, error))?;
-    output::document(global.output, &InfoView::new(info, client.address()))
+    output::document(global.output, &InfoView::new(info, &client.address()))
 }
 
 async fn loops(global: &Global, name: Option<String>) -> Result<(), Failure> {

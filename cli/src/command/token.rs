@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use warren_client::TokenWish;
-use warren_types::{Id, TokenId};
+use warren_types::{Id, NodeRole, TokenId};
 
 use crate::args::{Format, Global, TokenArgs, TokenCommand};
 use crate::connect::connect;
@@ -40,7 +40,7 @@ async fn create(global: &Global, args: &TokenArgs) -> Result<(), Failure> {
     let made = made.map_err(|error| crate::failure::of_client(what, error))?;
     let stored = TokenView::try_from(made.token)?;
     let token = made.secret.reveal();
-    let join = join_command(client.address(), &token);
+    let join = join_command(*role, &client.address(), &token);
     if matches!(global.output, Format::Table | Format::Wide) {
         if !quiet {
             eprintln!(
@@ -55,9 +55,9 @@ async fn create(global: &Global, args: &TokenArgs) -> Result<(), Failure> {
 }
 
 /// What to type on the machine that joins. The socket of a manager says nothing of where others reach it.
-fn join_command(manager: &str, token: &str) -> String {
+fn join_command(role: NodeRole, manager: &str, token: &str) -> String {
     let manager = if manager.starts_with('/') { "MANAGER:8080" } else { manager };
-    format!("warren worker join {manager} --token {token}")
+    format!("warren {} join {manager} --token {token}", role.as_str())
 }
 
 async fn ls(global: &Global) -> Result<(), Failure> {
@@ -85,7 +85,9 @@ mod tests {
 
     #[test]
     fn the_join_command_names_the_manager_if_others_can_reach_it() {
-        assert_eq!(join_command("10.0.0.7:8080", "T"), "warren worker join 10.0.0.7:8080 --token T");
-        assert_eq!(join_command("/run/warren/warren.sock", "T"), "warren worker join MANAGER:8080 --token T");
+        let (worker, manager) = (NodeRole::Worker, NodeRole::Manager);
+        assert_eq!(join_command(worker, "10.0.0.7:8080", "T"), "warren worker join 10.0.0.7:8080 --token T");
+        let socket = "/run/warren/warren.sock";
+        assert_eq!(join_command(manager, socket, "T"), "warren manager join MANAGER:8080 --token T");
     }
 }

@@ -1,22 +1,29 @@
 //! Starts the manager and the worker, in this order, and ends them the other way round.
 
+use std::time::Duration;
+
 use warren_manager::Manager;
+use warren_manager::ca::LocalAgent;
 use warren_manager::config::LocalNode;
-use warren_manager::process::{PART as MANAGER, Plan, failed, start};
+use warren_manager::process::{
+    Begun, Occasion, PART as MANAGER, Plan, begin, failed, keep_up, removed_node, start,
+};
 use warren_process::settings::Sections;
 use warren_process::{Exit, Failure, Machine, Signals, chain};
+use warren_security::LiveCertificate;
 use warren_telemetry::Telemetry;
-use warren_types::{NodeDescription, NodeName, Resources};
+use warren_types::{NodeDescription, Resources};
 use warren_worker::Worker;
-use warren_worker::process::{Flags, PART as WORKER, Setup, check, ready};
+use warren_worker::process::{Flags, PART as WORKER, Setup, check, clear, ready};
 
 use crate::output;
 
 const WHAT: &str = "the node was not started";
+/// How long a manager may take to hear of a leader, or that it was removed, before its worker starts without that.
+const LISTEN: Duration = Duration::from_secs(3);
 
 /// The worker's part of a node.
 pub struct WorkerPlan {
-    name: NodeName,
     flags: Flags,
 }
 
@@ -24,25 +31,85 @@ impl WorkerPlan {
     /// What to start on this machine.
     pub fn new(flags: Flags, machine: &Machine) -> Result<Self, Failure> {
         machine.must_be_root("run it as root, or give --manager-only")?;
-        Ok(Self { name: machine.node_name(flags.node_name.as_ref())?, flags })
+        Ok(Self { flags })
     }
 }
 
-/// Starts what `plan` says and runs it until a signal. `init` is what to remember, when this is a `manager init`,
-/// which also greets.
-pub async fn run(plan: Plan, worker: Option<WorkerPlan>, init: Option<Sections>) -> Result<(), Failure> {
+/// Starts what `plan` says and runs it until a signal. Where it becomes a manager by that, `sections` are remembered,
+/// and it greets.
+pub async fn run(
+    plan: Plan,
+    worker: Option<WorkerPlan>,
+    occasion: &Occasion,
+    sections: Sections,
+) -> Result<(), Failure> {
     // Before anything is started, so that no signal finds nobody listening.
     let mut signals = Signals::listen(WHAT)?;
+    let flags = worker.as_ref().map(|worker| worker.flags.clone());
+    let mut cleared = clear_if_removed(&plan, flags.as_ref(), &mut signals).await?;
+    let ended = run_parts(&plan, worker, occasion, sections, &mut signals).await;
+    let Err(mut failure) = ended else { return Ok(()) };
+    if cleared.is_none() {
+        cleared = clear_if_removed(&plan, flags.as_ref(), &mut signals).await?;
+    }
+    if let Some(cleared) = cleared.filter(|_| failure.exit == Exit::NotFound) {
+        failure.why += &format!("; {cleared}");
+    }
+    Err(failure)
+}
+
+/// Stops what the worker of a manager ran that its cluster removed: nobody owns it any more, and its tasks run
+/// elsewhere. Says in words what that was. After a process that did not finish it, the next one does.
+async fn clear_if_removed(
+    plan: &Plan,
+    flags: Option<&Flags>,
+    signals: &mut Signals,
+) -> Result<Option<String>, Failure> {
+    let (Some(flags), Some((credentials, roots))) = (flags, removed_node(&plan.data_dir)?) else {
+        return Ok(None);
+    };
+    let setup = Setup {
+        data_dir: plan.data_dir.clone(),
+        run_dir: plan.run_dir.clone(),
+        managers: Vec::new(),
+        certificate: LiveCertificate::new(&credentials),
+        roots,
+        membership: None,
+        address: Some(plan.host.clone()),
+        flags: flags.clone(),
+    };
+    clear(setup, "the manager on this machine was removed from its cluster", signals).await.map(Some)
+}
+
+async fn run_parts(
+    plan: &Plan,
+    worker: Option<WorkerPlan>,
+    occasion: &Occasion,
+    sections: Sections,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
     // What a worker lacks is said before a cluster is made.
     if let Some(worker) = &worker {
         check(&plan.data_dir, &plan.run_dir, &worker.flags).await?;
     }
-    let node = worker.as_ref().map(|worker| local_node(&plan, worker));
+    let node = worker.as_ref().map(|worker| local_node(plan, worker));
     let telemetry = Telemetry::of(if worker.is_some() { &[MANAGER, WORKER] } else { &[MANAGER] });
     let _server = plan.metrics_listen.serve(&telemetry).await?;
-    let mut manager = start(&plan, node, init.is_some()).await?;
+    let begun = begin(plan, occasion).await?;
+    // Also where nothing new begins: an earlier join may have been cut off before this, or said another address.
+    if matches!(occasion, Occasion::Join(_)) {
+        sections.remember()?;
+    }
+    let mut manager = start(plan, node, &begun).await?;
+    if begun == Begun::Founded {
+        sections.remember()?;
+    }
     telemetry.add(MANAGER, manager.telemetry());
-    let ended = serve(&plan, worker, init, &mut manager, &telemetry, &mut signals).await;
+    let kept_up = keep_up(plan, &manager);
+    let ended = tokio::select! {
+        ended = serve(plan, worker, &begun, &mut manager, &telemetry, signals) => ended,
+        never = kept_up => match never {},
+    };
     manager.stop().await;
     ended
 }
@@ -50,22 +117,29 @@ pub async fn run(plan: Plan, worker: Option<WorkerPlan>, init: Option<Sections>)
 async fn serve(
     plan: &Plan,
     worker: Option<WorkerPlan>,
-    init: Option<Sections>,
+    begun: &Begun,
     manager: &mut Manager,
     telemetry: &Telemetry,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
-    if let Some(sections) = &init {
-        sections.remember()?;
-    }
     let worker = match worker {
-        Some(worker) => Some(start_worker(plan, worker.flags, manager).await?),
+        Some(worker) => {
+            // A machine that just joined finds out which node it is from the cluster. One that was removed while it
+            // was down starts no task of before, as long as the others can be reached.
+            let (agent, heard) = (manager.agent(), manager.hears_a_leader(LISTEN));
+            let agent = tokio::select! {
+                agent = async { tokio::join!(agent, heard).0 } => agent,
+                () = signals.next() => return Ok(()),
+                failure = failed(manager) => return Err(failure),
+            };
+            Some(start_worker(plan, worker.flags, manager, agent).await?)
+        }
         None => None,
     };
     if let Some(worker) = &worker {
         telemetry.add(WORKER, worker.telemetry());
     }
-    let ended = watch_over(plan, init.is_some(), manager, worker.as_ref(), signals).await;
+    let ended = watch_over(plan, begun, manager, worker.as_ref(), signals).await;
     tracing::info!("stopping; containers keep running");
     if let Some(worker) = worker
         && let Err(error) = worker.stop().await
@@ -77,12 +151,12 @@ async fn serve(
 
 async fn watch_over(
     plan: &Plan,
-    init: bool,
+    begun: &Begun,
     manager: &mut Manager,
     worker: Option<&Worker>,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
-    if init {
+    if *begun != Begun::Resumed {
         let ready = async {
             match worker {
                 Some(worker) => ready(worker).await,
@@ -92,8 +166,9 @@ async fn watch_over(
         let ready = tokio::select! {
             ready = ready => ready,
             () = signals.next() => return Ok(()),
+            failure = failed(manager) => return Err(failure),
         };
-        greet(plan, manager, worker.is_some(), ready)?;
+        greet(plan, begun, manager, worker.is_some(), ready)?;
     }
     tokio::select! {
         () = signals.next() => Ok(()),
@@ -103,7 +178,7 @@ async fn watch_over(
 
 /// What is known of the node until its agent says more with its first session.
 fn local_node(plan: &Plan, worker: &WorkerPlan) -> LocalNode {
-    let WorkerPlan { name, flags } = worker;
+    let flags = &worker.flags;
     let resources =
         Resources { cpu: flags.cpus.unwrap_or_default(), memory: flags.memory.unwrap_or_default() };
     let description = NodeDescription {
@@ -113,19 +188,20 @@ fn local_node(plan: &Plan, worker: &WorkerPlan) -> LocalNode {
         labels: flags.labels(),
         ..NodeDescription::default()
     };
-    LocalNode { name: name.clone(), description }
+    LocalNode { description }
 }
 
-async fn start_worker(plan: &Plan, flags: Flags, manager: &Manager) -> Result<Worker, Failure> {
-    let Some((_, credentials)) = manager.node() else {
-        let why = "the manager has no certificate for this machine's node";
-        return Err(Failure::new(Exit::Failed, WHAT, why, "run `warren manager init` again"));
-    };
+async fn start_worker(
+    plan: &Plan,
+    flags: Flags,
+    manager: &Manager,
+    agent: LocalAgent,
+) -> Result<Worker, Failure> {
     let worker = warren_worker::process::start(Setup {
         data_dir: plan.data_dir.clone(),
         run_dir: plan.run_dir.clone(),
         managers: vec![Plan::inner_address(manager.address())],
-        credentials: credentials.clone(),
+        certificate: agent.live,
         roots: manager.roots(),
         membership: None,
         address: Some(plan.host.clone()),
@@ -136,16 +212,23 @@ async fn start_worker(plan: &Plan, flags: Flags, manager: &Manager) -> Result<Wo
 }
 
 /// Writes the admin context and says what to try next.
-fn greet(plan: &Plan, manager: &Manager, runs_tasks: bool, ready: Result<(), String>) -> Result<(), Failure> {
-    let mut text = plan.greeting(manager);
+fn greet(
+    plan: &Plan,
+    begun: &Begun,
+    manager: &Manager,
+    runs_tasks: bool,
+    ready: Result<(), String>,
+) -> Result<(), Failure> {
+    let Some(mut text) = plan.greeting(manager, begun) else { return Ok(()) };
     match ready {
         Ok(()) if !runs_tasks => text += "this machine runs no tasks (--manager-only)\n",
-        Ok(()) => {
+        Ok(()) if *begun == Begun::Founded => {
             text += "try next:\n  \
                      warren image import web.tar\n  \
                      warren service create web --image web:1 --replicas 2 --publish 8088:80\n  \
                      warren service ps web\n";
         }
+        Ok(()) => text += "see it with\n  warren manager ls\n",
         Err(lacks) => text += &format!("this machine takes no tasks yet: {lacks}\n"),
     }
     output::print(&text)

@@ -16,6 +16,9 @@ pub struct InfoView {
     id: String,
     created_at: Time,
     ranges: Vec<String>,
+    /// Rises when the cluster begins anew, from a backup or with one manager.
+    incarnation: u64,
+    managers: u32,
     nodes: u32,
     nodes_ready: u32,
     services: u32,
@@ -25,8 +28,16 @@ pub struct InfoView {
     manager_address: String,
     version: String,
     leader: bool,
+    /// Who leads, as far as that manager knows; left out where it knows of nobody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader_name: Option<String>,
     term: u64,
     applied_index: u64,
+    /// Of all it has applied: the same on every manager at the same index.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
     log_engine: String,
     log_writes: u64,
     log_bytes_written: u64,
@@ -47,6 +58,8 @@ impl InfoView {
             id: wire.cluster_id,
             created_at: Time::new(wire.created_at),
             ranges: wire.ranges,
+            incarnation: wire.incarnation,
+            managers: wire.managers,
             nodes: wire.nodes,
             nodes_ready: wire.nodes_ready,
             services: wire.services,
@@ -56,8 +69,11 @@ impl InfoView {
             manager_address: address.to_owned(),
             version: wire.version,
             leader: wire.leader,
+            leader_id: given(wire.leader_id),
+            leader_name: given(wire.leader_name),
             term: wire.term,
             applied_index: wire.applied_index,
+            digest: given(wire.digest),
             log_engine: wire.log_engine,
             log_writes: wire.log_writes,
             log_bytes_written: wire.log_bytes_written,
@@ -197,6 +213,10 @@ mod tests {
             cluster_id: "c".into(),
             ranges: vec!["10.210.0.0/16".into()],
             log_engine: "sled".into(),
+            leader_name: "m2".into(),
+            digest: "00ff".into(),
+            managers: 3,
+            incarnation: 2,
             ..Default::default()
         };
         insta::assert_snapshot!(rendered(Format::Yaml, &InfoView::new(info, "/run/warren/warren.sock")), @r#"
@@ -204,6 +224,8 @@ mod tests {
         createdAt: "1970-01-01T00:00:00.000Z"
         ranges:
         - 10.210.0.0/16
+        incarnation: 2
+        managers: 3
         nodes: 0
         nodesReady: 0
         services: 0
@@ -213,8 +235,10 @@ mod tests {
         managerAddress: /run/warren/warren.sock
         version: ""
         leader: false
+        leaderName: m2
         term: 0
         appliedIndex: 0
+        digest: 00ff
         logEngine: sled
         logWrites: 0
         logBytesWritten: 0

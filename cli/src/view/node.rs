@@ -8,7 +8,7 @@ use warren_proto::v1;
 use warren_types::{Bytes, MilliCpu, NodeDescription, Resources, Timestamp, Violation, Violations};
 
 use super::spec::ResourcesView;
-use super::{Time, about, age, short_id, unreadable};
+use super::{Time, about, age, given, short_id, unreadable};
 use crate::failure::Failure;
 use crate::output::{Column, Row, column, wide};
 
@@ -28,6 +28,9 @@ pub struct NodeView {
     labels: BTreeMap<String, String>,
     address: String,
     subnet: String,
+    /// The manager that it has its session with; left out before its first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    manager: Option<String>,
     os: String,
     architecture: String,
     kernel: String,
@@ -90,9 +93,10 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         tasks,
         usage,
         role,
-        labels: given,
+        labels: set,
         availability: wanted,
         conditions,
+        manager,
     } = wire;
     let conditions = conditions.into_iter().map(|kind| node_condition(kind).map(|kind| kind.as_str()));
     let description = description.ok_or_else(|| Violation::new("description", "is missing"))?;
@@ -107,7 +111,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         address,
         mut labels,
     } = NodeDescription::try_from(description).map_err(under("description"))?;
-    labels.extend(given);
+    labels.extend(set);
     let reserved = reserved.map(Resources::from).unwrap_or_default();
     Ok(NodeView {
         memory: [reserved.memory.0, resources.memory.0],
@@ -123,6 +127,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         labels,
         address,
         subnet,
+        manager: given(manager),
         os,
         architecture,
         kernel,
@@ -184,6 +189,7 @@ impl Row for NodeView {
         column("LABELS"),
         wide("CPU USED"),
         wide("MEMORY USED"),
+        wide("MANAGER"),
         wide("SUBNET"),
         wide("OS"),
         wide("ARCH"),
@@ -213,6 +219,7 @@ impl Row for NodeView {
             labels.join(","),
             self.usage.as_ref().map(|usage| usage.cpu.clone()).unwrap_or_default(),
             self.usage.as_ref().map(|usage| about(usage.memory_bytes)).unwrap_or_default(),
+            self.manager.clone().unwrap_or_default(),
             self.subnet.clone(),
             self.os.clone(),
             self.architecture.clone(),
@@ -267,6 +274,7 @@ mod tests {
             labels: [("zone".to_owned(), "b".to_owned())].into(),
             availability: v1::Availability::Drain.into(),
             conditions: vec![v1::NodeCondition::DiskLow.into()],
+            manager: "m2".into(),
         }
     }
 
@@ -294,6 +302,7 @@ mod tests {
         LABELS ssd=yes,zone=b
         CPU USED 0.12
         MEMORY USED 1GiB
+        MANAGER m2
         SUBNET 10.210.1.0/24
         OS linux
         ARCH amd64
@@ -332,6 +341,7 @@ mod tests {
           zone: b
         address: "10.0.0.7"
         subnet: 10.210.1.0/24
+        manager: m2
         os: linux
         architecture: amd64
         kernel: "6.18.0"

@@ -170,6 +170,7 @@ mod tests {
             limits: Some(v1::Limits { cpu_milli: Some(500), memory_bytes: Some(256 << 20), pids: Some(64) }),
             reservations: Some(v1::Resources { cpu_milli: 250, memory_bytes: 0 }),
             stop_grace_ms: Some(90_000),
+            stop_after_ms: Some(30_000),
             ..Default::default()
         };
         let spec = v1::ServiceSpec {
@@ -179,6 +180,7 @@ mod tests {
             ports: vec![port("", 8080, 80), port("127.0.0.1", 8443, 443)],
             mode: Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: 3 })),
             placement: Some(v1::Placement { constraints: Vec::new(), max_per_node: Some(2) }),
+            replace_after_ms: 90_000,
         };
         v1::Service {
             id: "3k2v9x0000000000000000abc".into(),
@@ -296,6 +298,8 @@ mod tests {
               delay: 1s
               max: 3
               window: 5m
+            onDisconnect:
+              stopAfter: 30s
             logs:
               maxSize: 10MiB
               maxFiles: 5
@@ -311,6 +315,7 @@ mod tests {
             mode: host
           placement:
             maxPerNode: 2
+          replaceAfter: 1m30s
         "#);
         let list: serde_json::Value = serde_json::from_str(&rendered(Format::Json, &[&view])).unwrap();
         assert_eq!(list, serde_json::json!([view]));

@@ -24,6 +24,8 @@ pub struct SpecView {
     ports: Vec<PortView>,
     #[serde(skip_serializing_if = "PlacementView::is_empty")]
     placement: PlacementView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replace_after: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -106,7 +108,16 @@ pub struct TaskSpecView {
     #[serde(skip_serializing_if = "Option::is_none")]
     health: Option<HealthView>,
     restart: RestartView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_disconnect: Option<DisconnectView>,
     logs: LogsView,
+}
+
+/// What its node does while it reaches no manager, where that is anything.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DisconnectView {
+    stop_after: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -182,7 +193,7 @@ pub struct PortView {
 
 impl From<&ServiceSpec> for SpecView {
     fn from(spec: &ServiceSpec) -> Self {
-        let ServiceSpec { name, labels, mode, task, ports, placement } = spec;
+        let ServiceSpec { name, labels, mode, task, ports, placement, replace_after } = spec;
         Self {
             name: name.to_string(),
             labels: labels.clone(),
@@ -193,6 +204,7 @@ impl From<&ServiceSpec> for SpecView {
             task: task.into(),
             ports: ports.iter().map(Into::into).collect(),
             placement: placement.into(),
+            replace_after: (!replace_after.is_zero()).then(|| duration(*replace_after)),
         }
     }
 }
@@ -240,6 +252,7 @@ impl From<&TaskSpec> for TaskSpecView {
             configs,
             health,
             restart,
+            on_disconnect,
             logs,
         } = spec;
         Self {
@@ -275,6 +288,9 @@ impl From<&TaskSpec> for TaskSpecView {
             configs: configs.iter().map(ContentMountView::config).collect(),
             health: health.as_ref().map(Into::into),
             restart: restart.into(),
+            on_disconnect: on_disconnect
+                .stop_after()
+                .map(|time| DisconnectView { stop_after: duration(time) }),
             logs: logs.into(),
         }
     }

@@ -30,7 +30,7 @@ fn whom_to_ask_is_said_by_flags() {
     let said = person.fails(2, &["--manager", "127.0.0.1:1", "node", "ls"]);
     assert!(said.contains("context \"here\" has no certificate"), "{said}");
     let said = person.fails(2, &["--manager", "127.0.0.1", "node", "ls"]);
-    assert!(said.contains("give HOST:PORT"), "{said}");
+    assert!(said.contains("is not HOST:PORT"), "{said}");
 }
 
 #[test]

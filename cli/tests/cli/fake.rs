@@ -6,6 +6,7 @@ mod cluster;
 mod contents;
 mod images;
 mod logs;
+mod managers;
 mod nodes;
 mod services;
 mod tasks;
@@ -16,14 +17,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tonic::transport::Server;
+use tonic::transport::server::Router;
 use tonic::{Code, Status};
 use warren_proto::v1::watch_event::Change;
 use warren_proto::{Problem, v1};
-use warren_security::{LocalListener, serve_local};
+use warren_security::{
+    CertificateAuthority, Identity, LiveCertificate, LocalListener, Role, StrangerLimits, serve_local,
+    serve_tls, server_config,
+};
+
+pub use managers::BACKUP;
 
 type Stream<T> = Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Status>> + Send>>;
 type Watcher = mpsc::UnboundedSender<Result<v1::WatchEvent, Status>>;
@@ -43,10 +51,15 @@ struct State {
     hashes: Vec<Vec<u8>>,
     contents: Vec<contents::Held>,
     volumes: Vec<v1::Volume>,
+    managers_there: Vec<v1::Manager>,
     /// Volumes whose data is gone.
     purged: Vec<String>,
     watchers: Vec<Watcher>,
     next_task: u64,
+    /// What `Cluster.Info` says beside its answer of where managers are; nothing while it is empty.
+    managers: String,
+    /// How many of these were content with what there is.
+    stale: usize,
 }
 
 /// Runs until it is dropped.
@@ -66,21 +79,40 @@ impl Manager {
         for (id, name) in [("n1", "node-1"), ("n2", "node-2"), ("n3", "stuck")] {
             state.0.lock().unwrap().nodes.insert(id.to_owned(), nodes::node(id, name));
         }
+        state.0.lock().unwrap().managers_there = (1..=3).map(managers::manager).collect();
         let entered = runtime.enter();
         let incoming = serve_local(LocalListener::bind(socket, None).unwrap());
-        let router = Server::builder()
-            .add_service(v1::services_server::ServicesServer::new(state.clone()))
-            .add_service(v1::tasks_server::TasksServer::new(state.clone()))
-            .add_service(v1::nodes_server::NodesServer::new(state.clone()))
-            .add_service(v1::tokens_server::TokensServer::new(state.clone()))
-            .add_service(v1::contents_server::ContentsServer::new(state.clone()))
-            .add_service(v1::volumes_server::VolumesServer::new(state.clone()))
-            .add_service(v1::logs_server::LogsServer::new(state.clone()))
-            .add_service(v1::cluster_server::ClusterServer::new(state.clone()))
-            .add_service(v1::images_server::ImagesServer::new(state.clone()));
-        runtime.spawn(router.serve_with_incoming(incoming));
+        runtime.spawn(state.router().serve_with_incoming(incoming));
         drop(entered);
         Self { state, runtime: Some(runtime) }
+    }
+
+    /// Another manager of the same cluster, on a port of this machine.
+    pub fn beside(&self, authority: &CertificateAuthority) -> (String, Self) {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        let entered = runtime.enter();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let own = Identity::new(authority.cluster(), Role::Manager, "m1").unwrap();
+        let own = LiveCertificate::new(&authority.issue(&own, SystemTime::now()).unwrap());
+        let config = server_config(&authority.roots(), own).unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let incoming = serve_tls(listener, config, StrangerLimits::default());
+        runtime.spawn(self.state.router().serve_with_incoming(incoming));
+        drop(entered);
+        (address, Self { state: self.state.clone(), runtime: Some(runtime) })
+    }
+
+    /// From now on the answers to `Cluster.Info` say that managers are there.
+    pub fn says_managers_are(&self, addresses: &[&str]) {
+        self.state.0.lock().unwrap().managers = addresses.join(",");
+    }
+
+    /// How many calls of `Cluster.Info` were content with what there is.
+    pub fn stale(&self) -> usize {
+        self.state.0.lock().unwrap().stale
     }
 
     /// How many replicas of the service are wanted now.
@@ -113,6 +145,23 @@ impl Manager {
     /// Hashes of the tokens that were made.
     pub fn hashes(&self) -> Vec<Vec<u8>> {
         self.state.0.lock().unwrap().hashes.clone()
+    }
+}
+
+impl Api {
+    fn router(&self) -> Router {
+        let state = self;
+        Server::builder()
+            .add_service(v1::services_server::ServicesServer::new(state.clone()))
+            .add_service(v1::tasks_server::TasksServer::new(state.clone()))
+            .add_service(v1::nodes_server::NodesServer::new(state.clone()))
+            .add_service(v1::tokens_server::TokensServer::new(state.clone()))
+            .add_service(v1::contents_server::ContentsServer::new(state.clone()))
+            .add_service(v1::volumes_server::VolumesServer::new(state.clone()))
+            .add_service(v1::logs_server::LogsServer::new(state.clone()))
+            .add_service(v1::managers_server::ManagersServer::new(state.clone()))
+            .add_service(v1::cluster_server::ClusterServer::new(state.clone()))
+            .add_service(v1::images_server::ImagesServer::new(state.clone()))
     }
 }
 

@@ -6,9 +6,11 @@
 mod asking;
 mod contents;
 mod fake;
+mod following;
 mod health;
 mod images;
 mod logs;
+mod managers;
 mod nodes;
 mod person;
 mod registries;

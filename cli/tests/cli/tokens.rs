@@ -40,10 +40,20 @@ fn programs_get_a_document() {
 }
 
 #[test]
+fn a_manager_is_told_how_it_joins() {
+    let person = Person::new();
+    let ran = person.warren(&["token", "create", "--role=manager"]);
+    let join = format!("  warren manager join MANAGER:8080 --token {}\n", ran.stdout.trim());
+    assert!(ran.stderr.ends_with(&join), "{ran:?}");
+    let listed: Value = serde_json::from_str(&person.ok(&["token", "ls", "-o", "json"])).unwrap();
+    assert_eq!(listed[0]["role"], "manager");
+}
+
+#[test]
 fn what_no_token_can_be_is_refused() {
     let person = Person::new();
-    let said = person.fails(2, &["token", "create", "--role=manager"]);
-    assert!(said.contains("manager is not supported by this version; worker is"), "{said}");
+    let said = person.fails(2, &["token", "create", "--role=admin"]);
+    assert!(said.contains("admin is not supported by this version; worker and manager are"), "{said}");
     for wrong in ["--role=x", "--ttl=0s", "--ttl=x", "--uses=0", "--uses=-1"] {
         person.fails(2, &["token", "create", wrong]);
     }

@@ -34,8 +34,8 @@ impl Config {
             election_ticks: 6..12,
             heartbeat_ticks: 2,
             seed,
-            max_message_bytes: 1 << 20,
-            max_messages_in_flight: 256,
+            max_message_bytes: 256 << 10,
+            max_messages_in_flight: 64,
             max_uncommitted_bytes: 64 << 20,
             keep_entries: 1_000,
         }

@@ -10,7 +10,7 @@
 //! on (RUSTSEC-2024-0437): messages and entries are converted field by field.
 //!
 //! Start reading at `event.rs` (what goes in and comes out), then `machine.rs`; `members.rs` says
-//! how a group grows and shrinks.
+//! how a group grows and shrinks, `guide.rs` which change comes next.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -19,6 +19,7 @@ mod convert;
 mod election;
 mod error;
 mod event;
+mod guide;
 mod log;
 mod machine;
 mod members;
@@ -30,6 +31,7 @@ mod writes;
 pub use config::{Config, Restored};
 pub use error::{Error, Fatal, InvalidChange, MembershipError, Result};
 pub use event::{Committed, DropReason, Effect, Event, Persist, Proposal, Role};
+pub use guide::{Next, Why, Wish, loses_quorum, next_change};
 pub use machine::{Machine, Peer};
 pub use members::{MemberChange, MemberStep, Membership};
 pub use message::{Message, MessageKind};

@@ -5,7 +5,7 @@
 //! step's write is durable (its asynchronous way); [`Writes`] holds back what must wait.
 //!
 //! `machine/proposing.rs`, `receiving.rs`, `changing.rs` and `reading.rs` have the events that need
-//! more than a line.
+//! more than a line; `presence.rs` remembers who answers a leader.
 
 use raft::{
     RawNode, SnapshotStatus, StateRole,
@@ -23,6 +23,7 @@ use crate::{
 };
 
 mod changing;
+mod presence;
 mod proposing;
 mod reading;
 mod receiving;
@@ -41,6 +42,7 @@ pub struct Machine {
     written: HardState,
     /// The last entry given out to be applied, or covered by a snapshot to be loaded.
     handed_out: u64,
+    presence: presence::Presence,
     reported: Option<(u64, Role, Option<u64>)>,
     /// [`Effect::Fatal`] was given out.
     stopped: bool,
@@ -71,6 +73,7 @@ impl Machine {
             hard_state,
             written,
             handed_out: applied,
+            presence: presence::Presence::default(),
             reported: None,
             stopped: false,
         };
@@ -126,6 +129,9 @@ impl Machine {
     fn take(&mut self, event: Event, effects: &mut Vec<Effect>) {
         match event {
             Event::Tick => {
+                if self.is_leader() {
+                    self.note_presence();
+                }
                 if self.is_leader() || self.may_campaign() {
                     self.node.tick();
                 }

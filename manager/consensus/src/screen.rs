@@ -8,6 +8,15 @@ use crate::{Entry, EntryKind, Message, MessageKind, members};
 
 /// No group ever counts up to here; below it, no sum of the raft crate overflows.
 const IMPOSSIBLE: u64 = 1 << 62;
+/// How far a term may lie ahead of the own one: more than all elections of a group while one member is away. A message
+/// from further away would take most of the terms that are left, and a few of them all.
+const FURTHEST_TERM: u64 = 1 << 32;
+
+/// Whether a member that is in the term `own` goes along with one in `term`. One that has seen no term yet goes
+/// wherever the group is.
+pub(crate) fn within_reach(term: u64, own: u64) -> bool {
+    own == 0 || term <= own.saturating_add(FURTHEST_TERM)
+}
 
 /// Whether a member can have sent this to another.
 pub(crate) fn well_formed(message: &Message) -> bool {
@@ -53,4 +62,24 @@ fn announces_a_snapshot(message: &Message) -> bool {
             && members::are_possible(&snapshot.conf_state)
             && members::include(&snapshot.conf_state, message.to)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_term_far_ahead_is_out_of_reach_for_whoever_has_one() {
+        for (term, own, wanted) in [
+            (0, 7, true),
+            (7, 7, true),
+            (7 + FURTHEST_TERM, 7, true),
+            (8 + FURTHEST_TERM, 7, false),
+            (IMPOSSIBLE - 1, 1, false),
+            (IMPOSSIBLE - 1, 0, true),
+            (u64::MAX, u64::MAX - 1, true),
+        ] {
+            assert_eq!(within_reach(term, own), wanted, "{term} from {own}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use warren_types::{Desired, Exit, Task, TaskState, Timestamp};
 
-use crate::reconcile::backoff;
+use crate::reconcile::{backoff, lost};
 use crate::scheduler::Refusals;
 use crate::state::State;
 
@@ -10,7 +10,10 @@ use crate::state::State;
 /// said comes first; `refusals` are what the scheduler last said of tasks without a node.
 pub fn reason(state: &State, refusals: Option<&Refusals>, task: &Task, now: Timestamp) -> String {
     if let Some(since) = task.lost_since.filter(|_| !task.observed.state.is_terminal()) {
-        return format!("node {} has been down since {since}", node_name(state, task));
+        let down = format!("node {} has been down since {since}", node_name(state, task));
+        let service = state.service(&task.id.service);
+        let awaited = service.and_then(|service| lost::awaited(service, task, now));
+        return awaited.map_or_else(|| down.clone(), |awaited| format!("{down}; {awaited}"));
     }
     if !task.observed.reason.is_empty() {
         return task.observed.reason.to_string();

@@ -8,6 +8,7 @@
 
 pub(crate) mod backoff;
 mod level;
+pub(crate) mod lost;
 mod misplaced;
 mod reap;
 mod rollout;

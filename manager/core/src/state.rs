@@ -15,6 +15,7 @@ mod fit;
 mod index;
 mod invariants;
 mod level;
+mod member;
 mod outcome;
 mod parts;
 mod query;
@@ -27,8 +28,8 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use warren_types::{
-    Content, ContentId, Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp, Token, TokenId, Volume,
-    VolumeId,
+    Content, ContentId, Member, MemberId, Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp, Token,
+    TokenId, Volume, VolumeId,
 };
 
 pub use address::capacity;
@@ -43,6 +44,7 @@ pub use index::Counts;
 pub(crate) use index::{Index, volume_texts};
 pub use invariants::Broken;
 pub use level::LEVEL;
+pub use member::{MAX_MEMBERS, MAX_REMOVED};
 pub use outcome::{Answer, Change, Outcome};
 pub use parts::Parts;
 pub(crate) use query::numbers;
@@ -78,6 +80,11 @@ pub struct State {
     tokens: OrdMap<TokenId, Arc<Token>>,
     contents: OrdMap<ContentId, Arc<Content>>,
     volumes: OrdMap<VolumeId, Arc<Volume>>,
+    members: OrdMap<MemberId, Arc<Member>>,
+    /// Above every id that a member ever had; 0 before there was one.
+    next_member: MemberId,
+    /// The nodes that were removed last, with the index at which they were. None of them is in `nodes`.
+    removed_nodes: OrdMap<NodeId, u64>,
     /// How many node subnets have been given out. They are never given twice.
     subnets: u64,
     /// Per node, which of its addresses is tried next; rotates, so that a freed address rests.

@@ -24,10 +24,12 @@ pub enum Need {
     Admin,
     /// Is a node's agent.
     Worker,
+    /// Is a manager. Which ones are let in of those, the service decides: see [`crate::peers::roster`].
+    Manager,
 }
 
 /// Every method there is. What is not listed is refused.
-pub const METHODS: [(&str, Need); 41] = [
+pub const METHODS: [(&str, Need); 56] = [
     ("/warren.v1.Services/Create", Need::Admin),
     ("/warren.v1.Services/Get", Need::Viewer),
     ("/warren.v1.Services/List", Need::Viewer),
@@ -58,6 +60,12 @@ pub const METHODS: [(&str, Need); 41] = [
     ("/warren.v1.Membership/Join", Need::Stranger),
     ("/warren.v1.Membership/Renew", Need::Worker),
     ("/warren.v1.Membership/Leave", Need::Worker),
+    ("/warren.v1.Managers/Join", Need::Stranger),
+    ("/warren.v1.Managers/List", Need::Viewer),
+    ("/warren.v1.Managers/Update", Need::Admin),
+    ("/warren.v1.Managers/Remove", Need::Admin),
+    ("/warren.v1.Managers/TransferLeadership", Need::Admin),
+    ("/warren.v1.Managers/Backup", Need::Admin),
     ("/warren.v1.Logs/Read", Need::Viewer),
     ("/warren.v1.Cluster/Info", Need::Viewer),
     ("/warren.v1.Cluster/Loops", Need::Viewer),
@@ -69,6 +77,15 @@ pub const METHODS: [(&str, Need); 41] = [
     ("/warren.v1.Sessions/Establish", Need::Worker),
     ("/warren.v1.Sessions/Attach", Need::Worker),
     ("/warren.v1.Sessions/Fetch", Need::Worker),
+    ("/warren.v1.Peers/Converse", Need::Manager),
+    ("/warren.v1.Peers/Install", Need::Manager),
+    ("/warren.v1.Peers/Forward", Need::Manager),
+    ("/warren.v1.Peers/Contacts", Need::Manager),
+    ("/warren.v1.Peers/Status", Need::Manager),
+    ("/warren.v1.Peers/TransferLeadership", Need::Manager),
+    ("/warren.v1.Peers/Heard", Need::Manager),
+    ("/warren.v1.Peers/Progress", Need::Manager),
+    ("/warren.v1.Peers/Relay", Need::Manager),
 ];
 
 /// Whether `peer` may call `path`.
@@ -99,6 +116,7 @@ pub fn allow(peer: &Peer, path: &str) -> Result<(), Status> {
         Need::Viewer => matches!(role, Role::Viewer | Role::Admin),
         Need::Admin => role == Role::Admin,
         Need::Worker => role == Role::Worker,
+        Need::Manager => role == Role::Manager,
     };
     let denied = || Status::permission_denied(format!("{path} needs the role {need:?}, this is a {role:?}"));
     allowed.then_some(()).ok_or_else(denied)

@@ -15,10 +15,11 @@ use super::watch::{BUFFER, Watcher};
 impl cluster_server::Cluster for Api {
     type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
 
-    async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
-        let published = self.store.read();
+    async fn info(&self, request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
+        let published = self.read(&request).await?;
         let state = &published.state;
         let cluster = state.cluster().ok_or_else(|| Status::unavailable("the cluster is being created"))?;
+        let leader = published.role.leader_id.and_then(|leader| state.member(leader));
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Ok(Response::new(v1::InfoResponse {
             cluster_id: cluster.id.to_string(),
@@ -40,13 +41,19 @@ impl cluster_server::Cluster for Api {
             log_held: published.held.as_ref().map(|held| held.why.to_string()).unwrap_or_default(),
             log_held_since: published.held.as_ref().map(|held| held.since.0),
             ca_digest: self.authority.digest().to_string(),
+            leader_id: leader.map(|leader| leader.id.to_string()).unwrap_or_default(),
+            leader_name: leader.map(|leader| leader.name.to_string()).unwrap_or_default(),
+            managers: count(state.members().filter(|member| !member.removing).count()),
+            digest: format!("{:016x}", state.digest().value),
+            incarnation: cluster.incarnation,
         }))
     }
 
     async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
         let published = self.store.read();
         let mut loops: Vec<v1::Loop> = self.loops.snapshot().into_iter().map(show_loop).collect();
-        for (node, told) in self.registry.loops() {
+        let heard = self.hear(&published.state, published.state.nodes().map(|node| node.id)).await;
+        for (node, told) in self.loops_of(heard) {
             let name = published.state.node(&node).map(|node| node.name.to_string());
             let name = name.unwrap_or_else(|| node.to_string());
             loops.extend(told.into_iter().map(|told| v1::Loop { node: name.clone(), ..told }));

@@ -116,7 +116,7 @@ impl contents_server::Contents for Api {
         let content = self.content_key.seal(id, &request.get_ref().data);
         let at: Timestamp = self.clock.now();
         let command = Command::CreateContent { id, kind, name, labels, content, at };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         self.audit(&caller, id, "created");
         self.content_after(id)
     }
@@ -129,17 +129,17 @@ impl contents_server::Contents for Api {
         let v1::UpdateContentRequest { kind, reference, version, data } = request.get_ref();
         let kind = kind_of(*kind)?;
         content_data(Some(kind), data).map_err(status_of)?;
-        let id = self.store.read().state.find_content(kind, reference).map_err(status_of)?.id;
+        let id = self.newest().await?.state.find_content(kind, reference).map_err(status_of)?.id;
         let content = self.content_key.seal(id, data);
         let command = Command::UpdateContent { id, version: *version, content, at: self.clock.now() };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         self.audit(&caller, id, "updated");
         self.content_after(id)
     }
 
     async fn get(&self, request: Request<v1::ContentReference>) -> Result<Response<v1::Content>, Status> {
         let v1::ContentReference { kind, reference } = request.get_ref();
-        let published = self.store.read();
+        let published = self.read(&request).await?;
         let content = published.state.find_content(kind_of(*kind)?, reference).map_err(status_of)?;
         Ok(Response::new(self.show_content(&published.state, content)))
     }
@@ -153,7 +153,7 @@ impl contents_server::Contents for Api {
         if kind != ContentKind::Config {
             return Err(never_shown(kind));
         }
-        let published = self.store.read();
+        let published = self.read(&request).await?;
         let content = published.state.find_content(kind, reference).map_err(status_of)?;
         let number = number.unwrap_or_else(|| content.number());
         let sealed = content.versions.get(&number).ok_or_else(|| not_kept(content, number))?;
@@ -169,7 +169,7 @@ impl contents_server::Contents for Api {
         let v1::ListContentsRequest { kind, page_size, page_token } = request.get_ref();
         let kind = kind_of(*kind)?;
         let page = Page::<ContentName>::parse(*page_size, page_token)?;
-        let published = self.store.read();
+        let published = self.read(&request).await?;
         let later = published.state.contents_after(kind, page.after.as_ref());
         let (contents, next_page_token) = page.cut(later, |content| content.name.clone());
         let contents = contents.iter().map(|content| self.show_content(&published.state, content)).collect();
@@ -179,11 +179,11 @@ impl contents_server::Contents for Api {
     async fn remove(&self, request: Request<v1::ContentReference>) -> Result<Response<v1::Content>, Status> {
         let caller = caller_of(&request);
         let v1::ContentReference { kind, reference } = request.get_ref();
-        let published = self.store.read();
+        let published = self.newest().await?;
         let content = published.state.find_content(kind_of(*kind)?, reference).map_err(status_of)?;
         let Content { id, kind, name, .. } = &**content;
         let command = Command::RemoveContent { id: *id, at: self.clock.now() };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         tracing::info!(%caller, content = %id, %name, "{kind} removed");
         Ok(Response::new(self.show_content(&published.state, content)))
     }

@@ -20,7 +20,7 @@ use self::import::CHUNKS;
 use super::Api;
 use super::access::caller_of;
 use super::open::targets;
-use super::problem::status_of;
+use super::problem::{status_of, stopping};
 
 /// How long a worker may take to dial in.
 const ATTACH: Duration = Duration::from_secs(10);
@@ -49,13 +49,13 @@ impl images_server::Images for Api {
         let Some(Message::Target(target)) = first.transpose()?.and_then(|m| m.message) else {
             return Err(Status::invalid_argument("the first message of an import says which nodes"));
         };
-        let nodes = targets(&self.store.read().state, &target.nodes, "import an image")?;
+        let nodes = targets(&self.newest().await?.state, &target.nodes, "import an image")?;
         let (progress, stream) = mpsc::channel(CHUNKS * nodes.len());
         let (api, stop) = (self.clone(), self.shutdown.token());
         self.shutdown.spawn("import", async move {
             let broken = tokio::select! {
                 passed = api.relay(nodes, archive, &progress) => passed.err(),
-                () = stop.cancelled() => Some(Status::unavailable("this manager stops")),
+                () = stop.cancelled() => Some(stopping()),
             };
             if let Some(status) = broken {
                 // The client learns why, if it is still there.
@@ -70,7 +70,7 @@ impl images_server::Images for Api {
         let v1::PullRequest { reference, nodes, always } = request.into_inner();
         let image: ImageReference =
             reference.parse().map_err(|why| status_of(Violation::new("reference", why)))?;
-        let nodes = targets(&self.store.read().state, &nodes, "pull an image")?;
+        let nodes = targets(&self.newest().await?.state, &nodes, "pull an image")?;
         tracing::info!(%caller, %image, nodes = nodes.len(), "image pull");
         let (progress, stream) = mpsc::channel(CHUNKS * nodes.len());
         let (api, stop) = (self.clone(), self.shutdown.token());
@@ -81,7 +81,7 @@ impl images_server::Images for Api {
                 // Nobody wants it any more: the workers see their streams end.
                 () = progress.closed() => {}
                 () = stop.cancelled() => {
-                    let _ = progress.try_send(Err(Status::unavailable("this manager stops")));
+                    let _ = progress.try_send(Err(stopping()));
                 }
             }
         });
@@ -92,7 +92,7 @@ impl images_server::Images for Api {
         &self,
         request: Request<v1::ListImagesRequest>,
     ) -> Result<Response<v1::ListImagesResponse>, Status> {
-        let nodes = targets(&self.store.read().state, &request.get_ref().nodes, "list its images")?;
+        let nodes = targets(&self.read(&request).await?.state, &request.get_ref().nodes, "list its images")?;
         let purpose = Purpose::ListImages(v1::ListImages {});
         let nodes = self.ask_images(nodes, purpose, LIST).await;
         Ok(Response::new(v1::ListImagesResponse { nodes }))
@@ -104,7 +104,7 @@ impl images_server::Images for Api {
     ) -> Result<Response<v1::PruneImagesResponse>, Status> {
         let caller = caller_of(&request);
         let v1::PruneImagesRequest { nodes, unused_for_ms } = request.into_inner();
-        let nodes = targets(&self.store.read().state, &nodes, "remove images")?;
+        let nodes = targets(&self.newest().await?.state, &nodes, "remove images")?;
         tracing::info!(%caller, nodes = nodes.len(), unused_for_ms, "image prune");
         let purpose = Purpose::PruneImages(v1::PruneImages { unused_for_ms });
         let nodes = self.ask_images(nodes, purpose, PRUNE).await;

@@ -18,7 +18,7 @@ use warren_types::{Violation, Violations};
 
 use self::source::{Of, Source};
 use super::Api;
-use super::problem::status_of;
+use super::problem::{status_of, stopping};
 
 /// Entries that may wait for one client.
 const ENTRIES: usize = 64;
@@ -101,7 +101,7 @@ impl logs_server::Logs for Api {
                 // What it reads from is dropped here, and ends at the workers.
                 () = entries.closed() => {}
                 () = stop.cancelled() => {
-                    let _ = entries.try_send(Err(Status::unavailable("this manager stops")));
+                    let _ = entries.try_send(Err(stopping()));
                 }
             }
         });

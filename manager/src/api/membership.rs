@@ -10,11 +10,13 @@ use warren_core::{Command, Refusal, State};
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, membership_server};
 use warren_security::{CertificateRequest, Identity, Role, Token};
-use warren_types::{Availability, Node, NodeDescription, NodeId, NodeName, Timestamp, Violation, Violations};
+use warren_types::{
+    Availability, Node, NodeDescription, NodeId, NodeName, NodeRole, Timestamp, Violation, Violations,
+};
 
 use super::access::{caller_of, worker_of};
 use super::nodes::may_go;
-use super::problem::{node_removed, status_of};
+use super::problem::{node_removed, node_unknown, status_of};
 use super::{Api, description};
 use crate::store::ProposeError;
 
@@ -49,20 +51,29 @@ impl Join {
     }
 }
 
-fn internal(error: impl std::error::Error) -> Status {
+pub(super) fn internal(error: impl std::error::Error) -> Status {
     tracing::error!(%error, "no certificate could be issued");
     Problem::new(Code::Internal, "AUTHORITY", format!("the manager cannot issue a certificate: {error}"))
         .into()
 }
 
 /// Refuses what the cluster would refuse as well, but without asking it: whoever has no token must not be able to make
-/// it write.
-fn check_token(state: &State, token: &Token, node: &NodeId, now: Timestamp) -> Result<(), Refusal> {
+/// it write. Who is known to the cluster already does not use the token once more.
+pub(super) fn check_token(
+    state: &State,
+    token: &Token,
+    wanted: NodeRole,
+    is_known: bool,
+    now: Timestamp,
+) -> Result<(), Refusal> {
     let known = state.token_of(&token.hash()).ok_or(Refusal::TokenUnknown)?;
+    if known.role != wanted {
+        return Err(Refusal::TokenRole { wanted, found: known.role });
+    }
     if known.is_expired(now) {
         return Err(Refusal::TokenExpired);
     }
-    if known.is_used_up() && state.node(node).is_none() {
+    if known.is_used_up() && !is_known {
         return Err(Refusal::TokenUsedUp { uses: known.uses });
     }
     Ok(())
@@ -75,7 +86,7 @@ fn tasks_on(state: &State, node: &NodeId) -> u32 {
 
 impl Api {
     /// The token's cluster is this one.
-    fn check_cluster(&self, token: &Token) -> Result<(), Status> {
+    pub(super) fn check_cluster(&self, token: &Token) -> Result<(), Status> {
         let (wanted, found) = (token.authority(), self.authority.digest());
         if wanted == found {
             return Ok(());
@@ -101,7 +112,7 @@ impl Api {
             availability: Some(Availability::Drain),
             at: self.clock.now(),
         };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         Ok(tasks_on(&self.store.read().state, &id))
     }
 }
@@ -116,10 +127,15 @@ impl membership_server::Membership for Api {
             tracing::info!(%caller, node = %id, %why, "a machine was not let in");
         };
         self.check_cluster(&token).inspect_err(|status| not_let_in(&status.message()))?;
-        let checked = check_token(&self.store.read().state, &token, &id, at);
-        checked.inspect_err(|refusal| not_let_in(refusal)).map_err(status_of)?;
+        let checks =
+            |state: &State| check_token(state, &token, NodeRole::Worker, state.node(&id).is_some(), at);
+        if checks(&self.store.read().state).is_err() {
+            // A manager that follows may not have heard of the token yet.
+            let checked = checks(&self.newest().await?.state);
+            checked.inspect_err(|refusal| not_let_in(refusal)).map_err(status_of)?;
+        }
         let command = Command::JoinNode { hash, id, name: name.clone(), description, at };
-        if let Err(error) = self.store.propose(command).await {
+        if let Err(error) = self.propose(command).await {
             not_let_in(&error);
             return Err(match error {
                 ProposeError::Rejected(Refusal::AlreadyExists { .. }) => name_taken(&name),
@@ -143,8 +159,10 @@ impl membership_server::Membership for Api {
         let (caller, id) = (caller_of(&request), worker_of(&request)?);
         let wrong = |why| status_of(Violation::new("certificateRequest", why));
         let certificate = CertificateRequest::parse(&request.get_ref().certificate_request).map_err(wrong)?;
-        if self.store.read().state.node(&id).is_none() {
-            return Err(node_removed());
+        let published = self.newest().await?;
+        if published.state.node(&id).is_none() {
+            let removed = published.state.removed_at(&id).is_some();
+            return Err(if removed { node_removed() } else { node_unknown() });
         }
         let identity = Identity::new(self.authority.cluster(), Role::Worker, id.to_string());
         let identity = identity.map_err(internal)?;
@@ -157,18 +175,19 @@ impl membership_server::Membership for Api {
     async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveResponse>, Status> {
         let (caller, id) = (caller_of(&request), worker_of(&request)?);
         let force = request.get_ref().force;
-        let Some(node) = self.store.read().state.node(&id).cloned() else {
+        let published = self.newest().await?;
+        let Some(node) = published.state.node(&id) else {
             // It left before, and its answer was lost.
             return Ok(Response::new(v1::LeaveResponse { tasks: 0 }));
         };
-        may_go(&node)?;
-        let tasks = if force { 0 } else { self.drain(&node).await? };
+        may_go(&published.state, node)?;
+        let tasks = if force { 0 } else { self.drain(node).await? };
         if tasks > 0 {
             tracing::info!(%caller, node = %id, tasks, "a node wants to leave");
             return Ok(Response::new(v1::LeaveResponse { tasks }));
         }
         let command = Command::RemoveNode { id, force, at: self.clock.now() };
-        match self.store.propose(command).await {
+        match self.propose(command).await {
             // One was placed there in the meantime.
             Err(ProposeError::Rejected(Refusal::NodeInUse { tasks, .. })) => {
                 Ok(Response::new(v1::LeaveResponse { tasks }))

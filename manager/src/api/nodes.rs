@@ -1,31 +1,41 @@
 //! Nodes: read, change what people say of them, forget them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tonic::{Code, Request, Response, Status};
-use warren_core::Command;
+use warren_core::{Command, State};
 use warren_proto::convert::availability;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, nodes_server};
 use warren_types::spec::validate_labels;
-use warren_types::{Availability, Node, NodeId, NodeRole, Violations};
+use warren_types::{Availability, Member, Node, NodeId, NodeRole, NodeStatus, Violations};
 
 use super::Api;
 use super::access::caller_of;
+use super::heard::Heard;
 use super::paging::Page;
 use super::problem::status_of;
 
-/// Refuses what a cluster cannot do without: the machine of a manager.
+/// Refuses what a cluster cannot do without: the machine of a manager, which has the same name. It is that of one which
+/// was removed if it is away, and the manager that has its name now is another machine.
 ///
 /// # Errors
 /// `FailedPrecondition`, reason `NODE_IS_MANAGER`.
-pub(super) fn may_go(node: &Node) -> Result<(), Status> {
-    if node.role != NodeRole::Manager {
+pub(super) fn may_go(state: &State, node: &Node) -> Result<(), Status> {
+    // Before the first manager has said who it is, the only one there is.
+    let unknown = state.members().next().is_none();
+    let there = |member: &Arc<Member>| {
+        node.status == NodeStatus::Ready || member.address.host() == node.description.address
+    };
+    let mut named = state.members().filter(|member| member.name == node.name);
+    if node.role != NodeRole::Manager || !(unknown || named.any(there)) {
         return Ok(());
     }
     let message = format!(
-        "node {} is a manager of the cluster and stays one of its nodes; drain it to have it run nothing",
-        node.name
+        "node {name} is a manager of the cluster and stays one of its nodes; drain it to have it run nothing, or \
+         remove the manager first (`warren manager rm {name}`)",
+        name = node.name
     );
     Err(Problem::new(Code::FailedPrecondition, "NODE_IS_MANAGER", message).into())
 }
@@ -54,19 +64,21 @@ fn parse(request: &v1::UpdateNodeRequest) -> Result<Update, Violations> {
 }
 
 impl Api {
-    fn node_after(&self, id: NodeId) -> Result<v1::Node, Status> {
+    async fn node_after(&self, id: NodeId) -> Result<v1::Node, Status> {
         let published = self.store.read();
         let node = published.state.find_node(&id.to_string()).map_err(status_of)?;
-        Ok(self.show_node(&published.state, node))
+        let heard = self.hear(&published.state, [id]).await;
+        Ok(self.show_node(&published.state, node, &heard))
     }
 }
 
 #[tonic::async_trait]
 impl nodes_server::Nodes for Api {
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Node>, Status> {
-        let published = self.store.read();
+        let published = self.read(&request).await?;
         let node = published.state.find_node(&request.get_ref().reference).map_err(status_of)?;
-        Ok(Response::new(self.show_node(&published.state, node)))
+        let heard = self.hear(&published.state, [node.id]).await;
+        Ok(Response::new(self.show_node(&published.state, node, &heard)))
     }
 
     async fn list(
@@ -74,10 +86,11 @@ impl nodes_server::Nodes for Api {
         request: Request<v1::ListRequest>,
     ) -> Result<Response<v1::ListNodesResponse>, Status> {
         let page = Page::parse(request.get_ref().page_size, &request.get_ref().page_token)?;
-        let published = self.store.read();
+        let published = self.read(&request).await?;
         let all = published.state.nodes_after(page.after.as_ref());
         let (nodes, next_page_token) = page.cut(all, |node| node.name.clone());
-        let nodes = nodes.iter().map(|node| self.show_node(&published.state, node)).collect();
+        let heard = self.hear(&published.state, nodes.iter().map(|node| node.id)).await;
+        let nodes = nodes.iter().map(|node| self.show_node(&published.state, node, &heard)).collect();
         Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token }))
     }
 
@@ -85,23 +98,71 @@ impl nodes_server::Nodes for Api {
         let caller = caller_of(&request);
         let request = request.into_inner();
         let Update { label_rm, availability } = parse(&request).map_err(status_of)?;
-        let id = self.store.read().state.find_node(&request.reference).map_err(status_of)?.id;
+        let id = self.newest().await?.state.find_node(&request.reference).map_err(status_of)?.id;
         let (version, label_add, at) = (request.version, request.label_add, self.clock.now());
         let command = Command::UpdateNode { id, version, label_add, label_rm, availability, at };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         tracing::info!(%caller, node = %id, "node updated");
-        self.node_after(id).map(Response::new)
+        self.node_after(id).await.map(Response::new)
     }
 
     async fn remove(&self, request: Request<v1::RemoveNodeRequest>) -> Result<Response<v1::Node>, Status> {
         let caller = caller_of(&request);
         let request = request.into_inner();
-        let published = self.store.read();
+        let published = self.newest().await?;
         let node = published.state.find_node(&request.reference).map_err(status_of)?;
-        may_go(node)?;
+        may_go(&published.state, node)?;
         let command = Command::RemoveNode { id: node.id, force: request.force, at: self.clock.now() };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         tracing::info!(%caller, node = %node.id, force = request.force, "node removed");
-        Ok(Response::new(self.show_node(&published.state, node)))
+        Ok(Response::new(self.show_node(&published.state, node, &Heard::default())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_types::{ClusterId, Id, ManagerId, NodeDescription, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn a_managers_node_stays_and_that_of_an_earlier_one_of_its_name_may_go() {
+        let (at, level) = (Timestamp(1), warren_core::LEVEL);
+        let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
+        let description = NodeDescription { address: "10.0.0.1".into(), ..NodeDescription::default() };
+        let node = Command::RegisterNode {
+            id: NodeId(Id(7)),
+            name: "m1".parse().unwrap(),
+            role: NodeRole::Manager,
+            description,
+            at,
+        };
+        let member = Command::RegisterMember {
+            member: 1,
+            id: ManagerId(Id(11)),
+            name: "m1".parse().unwrap(),
+            address: "10.0.0.1:8080".parse().unwrap(),
+            level,
+            at,
+        };
+        let commands = [Command::CreateCluster { id, ranges, level, at }, node, member];
+        let mut state = State::new();
+        for (index, command) in (1..).zip(&commands) {
+            state.apply(1, index, command);
+        }
+        let own = state.node(&NodeId(Id(7))).unwrap();
+        for (name, role, host, status, stays) in [
+            ("m1", NodeRole::Manager, "10.0.0.1", NodeStatus::Down, true),
+            // The manager has moved, and its node does not know it yet.
+            ("m1", NodeRole::Manager, "10.0.0.9", NodeStatus::Ready, true),
+            ("m1", NodeRole::Manager, "10.0.0.9", NodeStatus::Down, false),
+            ("m2", NodeRole::Manager, "10.0.0.1", NodeStatus::Ready, false),
+            ("m1", NodeRole::Worker, "10.0.0.1", NodeStatus::Ready, false),
+        ] {
+            let mut node = Node::clone(own);
+            (node.name, node.role, node.status) = (name.parse().unwrap(), role, status);
+            node.description.address = host.into();
+            assert_eq!(may_go(&state, &node).is_err(), stays, "{name} {role:?} {host} {status:?}");
+        }
     }
 }

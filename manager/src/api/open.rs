@@ -1,4 +1,4 @@
-//! Has a node dial a stream: asks through its session, and waits until it is there.
+//! Has a node dial a stream: asks through its session, here or at another manager, and waits until it is there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,17 +12,38 @@ use warren_proto::v1;
 use warren_proto::v1::open::Purpose;
 use warren_types::{Id, Node, NodeId, NodeStatus};
 
-use super::Api;
 use super::problem::status_of;
+use super::{Api, relay};
 use crate::session::link::frame;
 use crate::session::streams::Attached;
 
 impl Api {
-    /// A stream that `node` dialled for `purpose`, within `within`.
+    /// A stream that `node` dialled for `purpose`, within `within`, whichever manager it is connected to.
     ///
     /// # Errors
-    /// In words for people: the node has no session here, refused, or did not dial in time.
+    /// In words for people: the node has no session, refused, or did not dial in time.
     pub async fn open(&self, node: NodeId, purpose: Purpose, within: Duration) -> Result<Attached, String> {
+        if self.registry.has(node) {
+            return self.open_here(node, purpose, within).await;
+        }
+        let manager = self.store.read().state.node(&node).and_then(|node| node.manager);
+        match manager.filter(|manager| *manager != self.member).and_then(|manager| self.peers.client(manager))
+        {
+            Some(client) => relay::dial(client, node, purpose, within).await,
+            None => Err("the node has no session with a manager".to_owned()),
+        }
+    }
+
+    /// As [`Api::open`], of a node with a session here.
+    ///
+    /// # Errors
+    /// As [`Api::open`].
+    pub(super) async fn open_here(
+        &self,
+        node: NodeId,
+        purpose: Purpose,
+        within: Duration,
+    ) -> Result<Attached, String> {
         let deadline = Instant::now() + within;
         let outbox = self.registry.outbox(node).ok_or("the node has no session with this manager")?;
         let image = match &purpose {

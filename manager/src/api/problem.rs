@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 use warren_core::Refusal;
-use warren_proto::status::{NODE_REMOVED, NODE_UNKNOWN, Problem};
+use warren_proto::status::{BEHIND, NO_LEADER, NODE_REMOVED, NODE_UNKNOWN, Problem, STOPPING, SUPERSEDED};
 use warren_security::ContentKeyError;
 use warren_types::{ContentId, Violation, Violations};
 
@@ -23,10 +23,31 @@ pub fn node_removed() -> Status {
 
 /// What a node hears that is not there, when it may be the manager that has forgotten. The node keeps what it runs.
 pub fn node_unknown() -> Status {
-    let message = "this manager does not know this node, and cannot tell whether it was removed: the node has seen \
-                   a later state of the cluster, or remembers none; restore a newer backup of the manager, \
-                   or join again";
+    let message = "this manager does not know this node, and does not remember that it was removed: the manager may \
+                   have been restored from before the node joined; join again, or restore a newer backup";
     Problem::new(Code::FailedPrecondition, NODE_UNKNOWN, message).into()
+}
+
+/// What workers hear from a manager that knows of no leader; another one may.
+pub fn no_leader() -> Status {
+    let message = "this manager hears of no leader; ask another one";
+    Problem::new(Code::Unavailable, NO_LEADER, message).into()
+}
+
+/// What whoever is connected hears from a manager that stops.
+pub fn stopping() -> Status {
+    Problem::new(Code::Unavailable, STOPPING, "this manager stops").into()
+}
+
+/// What a node hears that has seen more of the cluster than this manager.
+pub fn behind() -> Status {
+    let message = "this manager has not applied yet what the node has seen; ask another one";
+    Problem::new(Code::Unavailable, BEHIND, message).into()
+}
+
+/// What a session ends with when its node has opened a newer one.
+pub fn superseded() -> Status {
+    Problem::new(Code::Aborted, SUPERSEDED, "the node opened a newer session").into()
 }
 
 /// What callers hear of a content that this manager cannot open.
@@ -63,6 +84,7 @@ impl IntoProblem for Refusal {
             Refusal::TokenUnknown => (Code::PermissionDenied, "TOKEN_UNKNOWN"),
             Refusal::TokenExpired => (Code::PermissionDenied, "TOKEN_EXPIRED"),
             Refusal::TokenUsedUp { .. } => (Code::PermissionDenied, "TOKEN_USED_UP"),
+            Refusal::TokenRole { .. } => (Code::PermissionDenied, "TOKEN_ROLE"),
             Refusal::TooManyTokens { .. } => (Code::ResourceExhausted, "TOO_MANY_TOKENS"),
             Refusal::Ambiguous { .. } => (Code::InvalidArgument, "AMBIGUOUS"),
             Refusal::AlreadyExists { .. } => (Code::AlreadyExists, "ALREADY_EXISTS"),
@@ -81,6 +103,13 @@ impl IntoProblem for Refusal {
             Refusal::VolumeUnreachable { .. } => (Code::FailedPrecondition, "VOLUME_UNREACHABLE"),
             Refusal::VolumeLost { .. } => (Code::FailedPrecondition, "VOLUME_LOST"),
             Refusal::TooManyVolumes { .. } => (Code::ResourceExhausted, "TOO_MANY_VOLUMES"),
+            Refusal::AddressTaken { .. } => (Code::AlreadyExists, "ADDRESS_TAKEN"),
+            Refusal::LastManager { .. } => (Code::FailedPrecondition, "LAST_MANAGER"),
+            Refusal::ManagerRemoving { .. } => (Code::FailedPrecondition, "MANAGER_REMOVING"),
+            Refusal::ManagerStays { .. } => (Code::FailedPrecondition, "MANAGER_STAYS"),
+            Refusal::NoManagers => (Code::Unavailable, "NO_MANAGERS"),
+            Refusal::TooManyManagers { .. } => (Code::ResourceExhausted, "TOO_MANY_MANAGERS"),
+            Refusal::LevelTooLow { .. } => (Code::FailedPrecondition, "LEVEL_TOO_LOW"),
             Refusal::NoCluster => (Code::FailedPrecondition, "NO_CLUSTER"),
             Refusal::OtherCluster { .. } => (Code::FailedPrecondition, "OTHER_CLUSTER"),
             Refusal::StalePlan { .. } => (Code::Aborted, "STALE_PLAN"),
@@ -97,15 +126,18 @@ impl IntoProblem for ProposeError {
         let (code, reason) = match &self {
             ProposeError::Rejected(refusal) => return refusal.clone().into_problem(),
             ProposeError::NotLeader => (Code::Unavailable, "NOT_LEADER"),
+            ProposeError::NoLeader(_) => (Code::Unavailable, NO_LEADER),
             ProposeError::Unconfirmed(Doubt::Late(_) | Doubt::Held(..)) => {
                 (Code::DeadlineExceeded, "UNCONFIRMED")
             }
-            ProposeError::Unconfirmed(Doubt::Overtaken | Doubt::Ended) => (Code::Unavailable, "UNCONFIRMED"),
+            ProposeError::Unconfirmed(Doubt::Overtaken | Doubt::Ended | Doubt::Unanswered(_)) => {
+                (Code::Unavailable, "UNCONFIRMED")
+            }
             // Trying again in a moment does not make room.
             ProposeError::Held(held) if held.full => (Code::ResourceExhausted, "DISK_FULL"),
             ProposeError::Held(_) => (Code::Unavailable, "DISK_FAILS"),
             ProposeError::Busy => (Code::ResourceExhausted, "BUSY"),
-            ProposeError::Stopping => (Code::Unavailable, "STOPPING"),
+            ProposeError::Stopping => (Code::Unavailable, STOPPING),
             ProposeError::Log(_) => (Code::Unavailable, "LOG"),
         };
         Problem::new(code, reason, self)

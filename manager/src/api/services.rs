@@ -64,13 +64,13 @@ impl services_server::Services for Api {
         let (id, spec): (ServiceId, ServiceSpec) = request.into_inner().try_into().map_err(status_of)?;
         let name = spec.name.clone();
         let command = Command::CreateService { id, spec, at: self.clock.now() };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         tracing::info!(%caller, service = %id, %name, "service created");
         self.service_after(id)
     }
 
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Service>, Status> {
-        let published = self.store.read();
+        let published = self.read(&request).await?;
         let service = published.state.find_service(&request.get_ref().reference).map_err(status_of)?;
         Ok(Response::new(self.show_service(&published.state, service)))
     }
@@ -80,7 +80,7 @@ impl services_server::Services for Api {
         request: Request<v1::ListRequest>,
     ) -> Result<Response<v1::ListServicesResponse>, Status> {
         let page = Page::parse(request.get_ref().page_size, &request.get_ref().page_token)?;
-        let published = self.store.read();
+        let published = self.read(&request).await?;
         let all = published.state.services_after(page.after.as_ref());
         let (services, next_page_token) = page.cut(all, |service| service.spec.name.clone());
         let services = services.iter().map(|service| self.show_service(&published.state, service)).collect();
@@ -94,9 +94,9 @@ impl services_server::Services for Api {
         let caller = caller_of(&request);
         let request = request.into_inner();
         let replicas = replicas(request.replicas).map_err(status_of)?;
-        let id = self.service_id(&self.store.read().state, &request.reference)?;
+        let id = self.service_id(&self.newest().await?.state, &request.reference)?;
         let command = Command::ScaleService { id, version: request.version, replicas, at: self.clock.now() };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         tracing::info!(%caller, service = %id, replicas, "service scaled");
         self.service_after(id)
     }
@@ -108,11 +108,11 @@ impl services_server::Services for Api {
         let caller = caller_of(&request);
         let v1::UpdateServiceRequest { reference, version, spec, force } = request.into_inner();
         let spec = updated(spec).map_err(status_of)?;
-        let id = self.service_id(&self.store.read().state, &reference)?;
+        let id = self.service_id(&self.newest().await?.state, &reference)?;
         // Forced twice would be done twice, so it is done for the version that is there now.
         let version = version.or_else(|| self.version_of(id).filter(|_| force));
         let command = Command::UpdateService { id, version, spec, force, at: self.clock.now() };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         tracing::info!(%caller, service = %id, force, "service updated");
         self.service_after(id)
     }
@@ -123,11 +123,11 @@ impl services_server::Services for Api {
     ) -> Result<Response<v1::Service>, Status> {
         let caller = caller_of(&request);
         let v1::RollbackServiceRequest { reference, version, revision } = request.into_inner();
-        let id = self.service_id(&self.store.read().state, &reference)?;
+        let id = self.service_id(&self.newest().await?.state, &reference)?;
         // "The one before" is relative to what is there now.
         let version = version.or_else(|| self.version_of(id).filter(|_| revision.is_none()));
         let command = Command::RollbackService { id, version, revision, at: self.clock.now() };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         tracing::info!(%caller, service = %id, ?revision, "service rolled back");
         self.service_after(id)
     }
@@ -136,7 +136,7 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::Reference>,
     ) -> Result<Response<v1::HistoryResponse>, Status> {
-        let published = self.store.read();
+        let published = self.read(&request).await?;
         let state = &published.state;
         let service = state.find_service(&request.get_ref().reference).map_err(status_of)?;
         let newest_first = std::iter::once(&service.revision).chain(service.history.iter().rev());
@@ -150,11 +150,11 @@ impl services_server::Services for Api {
     ) -> Result<Response<v1::Service>, Status> {
         let caller = caller_of(&request);
         let request = request.into_inner();
-        let published = self.store.read();
+        let published = self.newest().await?;
         let service = published.state.find_service(&request.reference).map_err(status_of)?;
         let (id, version) = (service.id, request.version);
         let command = Command::RemoveService { id, version, at: self.clock.now() };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         tracing::info!(%caller, service = %id, name = %service.spec.name, "service removed");
         let after = self.store.read();
         Ok(Response::new(match after.state.service(&id) {

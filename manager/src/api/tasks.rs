@@ -12,6 +12,7 @@ use super::paging::Page;
 use super::problem::status_of;
 
 /// Which tasks a list holds.
+#[derive(Clone, Copy)]
 struct Filter {
     service: Option<ServiceId>,
     node: Option<NodeId>,
@@ -37,11 +38,7 @@ impl Filter {
     }
 
     /// The narrowest index that holds all that the filter admits, from after `after` on, by id.
-    fn candidates<'a>(
-        &'a self,
-        state: &'a State,
-        after: Option<TaskId>,
-    ) -> Box<dyn Iterator<Item = &'a Arc<Task>> + 'a> {
+    fn candidates(self, state: &State, after: Option<TaskId>) -> Box<dyn Iterator<Item = &Arc<Task>> + '_> {
         let later = move |task: &&Arc<Task>| after.is_none_or(|after| task.id > after);
         match (&self.service, &self.node) {
             (Some(service), _) => Box::new(state.tasks_of(service).filter(later)),
@@ -58,22 +55,27 @@ impl Filter {
 #[tonic::async_trait]
 impl tasks_server::Tasks for Api {
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Task>, Status> {
-        let published = self.store.read();
+        let published = self.read(&request).await?;
         let task = published.state.find_task(&request.get_ref().reference).map_err(status_of)?;
-        Ok(Response::new(self.show_task(&published.state, task)))
+        let heard = self.hear(&published.state, task.node).await;
+        Ok(Response::new(self.show_task(&published.state, task, &heard)))
     }
 
     async fn list(
         &self,
         request: Request<v1::ListTasksRequest>,
     ) -> Result<Response<v1::ListTasksResponse>, Status> {
+        let published = self.read(&request).await?;
         let request = request.get_ref();
         let page = Page::<TaskId>::parse(request.page_size, &request.page_token)?;
-        let published = self.store.read();
-        let filter = Filter::parse(&published.state, request)?;
-        let admitted = filter.candidates(&published.state, page.after).filter(|task| filter.admits(task));
-        let (tasks, next_page_token) = page.cut(admitted, |task| task.id);
-        let tasks = tasks.iter().map(|task| self.show_task(&published.state, task)).collect();
+        let (tasks, next_page_token) = {
+            let filter = Filter::parse(&published.state, request)?;
+            let admitted =
+                filter.candidates(&published.state, page.after).filter(move |task| filter.admits(task));
+            page.cut(admitted, |task| task.id)
+        };
+        let heard = self.hear(&published.state, tasks.iter().filter_map(|task| task.node)).await;
+        let tasks = tasks.iter().map(|task| self.show_task(&published.state, task, &heard)).collect();
         Ok(Response::new(v1::ListTasksResponse { tasks, next_page_token }))
     }
 }

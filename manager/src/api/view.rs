@@ -5,6 +5,7 @@ use warren_proto::v1;
 use warren_types::{Node, NodeStatus, Observed, Service, Task, TaskState};
 
 use super::Api;
+use super::heard::Heard;
 
 impl Api {
     /// A service with its counts.
@@ -27,12 +28,12 @@ impl Api {
     }
 
     /// A task, with the newest progress and with the reason why it has no node.
-    pub fn show_task(&self, state: &State, task: &Task) -> v1::Task {
-        let newest = self.newest(task);
+    pub fn show_task(&self, state: &State, task: &Task, heard: &Heard) -> v1::Task {
+        let newest = self.progressed(task, heard);
         let task = newest.as_ref().unwrap_or(task);
         let service = state.service(&task.id.service);
         let node = task.node.and_then(|id| state.node(&id));
-        let vitals = task.node.and_then(|id| self.registry.vitals(id, &task.id)).unwrap_or_default();
+        let vitals = task.node.map(|id| self.vitals_of(heard, id, &task.id)).unwrap_or_default();
         let runs = task.observed.state == TaskState::Running && !task.observed.removed;
         v1::Task {
             id: task.id.to_string(),
@@ -71,8 +72,8 @@ impl Api {
     }
 
     /// The task with what its worker said last, if that is newer than what was replicated.
-    fn newest(&self, task: &Task) -> Option<Task> {
-        let said = task.node.and_then(|node| self.registry.progress(node, &task.id))?;
+    fn progressed(&self, task: &Task, heard: &Heard) -> Option<Task> {
+        let said = task.node.and_then(|node| self.progress_of(heard, node, &task.id))?;
         let Observed { attempt, state, since, removed, .. } = task.observed;
         if removed || (said.attempt, said.state) < (attempt, state) {
             return None;
@@ -89,9 +90,10 @@ impl Api {
     }
 
     /// A node with what its tasks reserve.
-    pub fn show_node(&self, state: &State, node: &Node) -> v1::Node {
+    pub fn show_node(&self, state: &State, node: &Node, heard: &Heard) -> v1::Node {
         let used = state.usage(&node.id);
-        let usage = (node.status == NodeStatus::Ready).then(|| self.registry.usage(node.id)).flatten();
+        let usage = (node.status == NodeStatus::Ready).then(|| self.usage_of(heard, node.id)).flatten();
+        let manager = node.manager.and_then(|manager| state.member(manager));
         v1::Node {
             id: node.id.to_string(),
             name: node.name.to_string(),
@@ -107,6 +109,7 @@ impl Api {
             role: v1::NodeRole::from(node.role).into(),
             labels: node.labels.clone(),
             availability: v1::Availability::from(node.availability).into(),
+            manager: manager.map(|manager| manager.name.to_string()).unwrap_or_default(),
             conditions: node.conditions.iter().map(|it| v1::NodeCondition::from(*it).into()).collect(),
         }
     }

@@ -94,7 +94,7 @@ impl Api {
             let Volume { name, .. } = &**volume;
             tracing::info!(%caller, volume = %id, %name, node = %node.name, "the volume's data was deleted");
         }
-        self.store.propose(Command::DeleteVolume { id, at: self.clock.now() }).await.map_err(status_of)?;
+        self.propose(Command::DeleteVolume { id, at: self.clock.now() }).await.map_err(status_of)?;
         Ok(())
     }
 }
@@ -109,11 +109,11 @@ impl volumes_server::Volumes for Api {
         let Wish { id, name, driver, options, labels } = Wish::parse(request.get_ref()).map_err(status_of)?;
         let node = match request.get_ref().node.as_str() {
             "" => None,
-            given => Some(self.store.read().state.find_node(given).map_err(status_of)?.id),
+            given => Some(self.newest().await?.state.find_node(given).map_err(status_of)?.id),
         };
         let at = self.clock.now();
         let command = Command::CreateVolume { id, name: name.clone(), driver, options, labels, node, at };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         tracing::info!(%caller, volume = %id, %name, "volume created");
         let published = self.store.read();
         let gone = || Status::aborted("it was removed at the same time");
@@ -122,7 +122,7 @@ impl volumes_server::Volumes for Api {
     }
 
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Volume>, Status> {
-        let published = self.store.read();
+        let published = self.read(&request).await?;
         let volume = published.state.find_volume(&request.get_ref().reference).map_err(status_of)?;
         let sizes = self.sizes_of(&published.state, [volume]).await;
         Ok(Response::new(show(&published.state, volume, &sizes)))
@@ -134,7 +134,7 @@ impl volumes_server::Volumes for Api {
     ) -> Result<Response<v1::ListVolumesResponse>, Status> {
         let v1::ListVolumesRequest { page_size, page_token, sizes } = request.get_ref();
         let page = Page::<VolumeName>::parse(*page_size, page_token)?;
-        let published = self.store.read();
+        let published = self.read(&request).await?;
         let later = published.state.volumes_after(page.after.as_ref());
         let (volumes, next_page_token) = page.cut(later, |volume| volume.name.clone());
         let asked = volumes.iter().copied().filter(|_| *sizes);
@@ -149,11 +149,11 @@ impl volumes_server::Volumes for Api {
     ) -> Result<Response<v1::Volume>, Status> {
         let caller = caller_of(&request);
         let v1::RemoveVolumeRequest { reference, purge } = request.into_inner();
-        let published = self.store.read();
+        let published = self.newest().await?;
         let volume = published.state.find_volume(&reference).map_err(status_of)?;
         let Volume { id, name, .. } = &**volume;
         let command = Command::RemoveVolume { id: *id, purge, at: self.clock.now() };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         if purge {
             self.purge(&caller, *id).await?;
         }

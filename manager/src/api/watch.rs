@@ -11,6 +11,8 @@ use warren_proto::v1::watch_event::Change as Shown;
 use warren_types::{ServiceId, TaskId};
 
 use super::Api;
+use super::heard::Heard;
+use super::problem::stopping;
 use crate::store::{Batch, Missed};
 
 /// Events that may wait for one watcher; one that is slower is told to list again.
@@ -33,12 +35,13 @@ impl Api {
             () = events.closed() => {}
             () = stop.cancelled() => {
                 // One that has no room for it learns it from the connection's end.
-                let _ = events.try_send(Err(Status::unavailable("this manager stops")));
+                let _ = events.try_send(Err(stopping()));
             }
         }
     }
 
     async fn follow(&self, watcher: &Watcher, events: &mpsc::Sender<Result<v1::WatchEvent, Status>>) {
+        let _listens = self.listen();
         let mut progress = self.registry.news();
         let mut watch = self.store.watch(watcher.after);
         let mut told = watcher.after;
@@ -105,18 +108,19 @@ impl Api {
                 None => Shown::RemovedService(id.to_string()),
             },
             Change::Task(id) => match state.task(&id) {
-                Some(task) => Shown::Task(self.show_task(state, task)),
+                Some(task) => Shown::Task(self.show_task(state, task, &Heard::default())),
                 None => Shown::RemovedTask(id.to_string()),
             },
             Change::Node(id) => match state.node(&id) {
-                Some(node) => Shown::Node(self.show_node(state, node)),
+                Some(node) => Shown::Node(self.show_node(state, node, &Heard::default())),
                 None => Shown::RemovedNode(id.to_string()),
             },
             Change::Cluster
             | Change::Assignment(_)
             | Change::Token(_)
             | Change::Content(_)
-            | Change::Volume(_) => return None,
+            | Change::Volume(_)
+            | Change::Member(_) => return None,
         };
         Some(v1::WatchEvent { index, change: Some(change) })
     }
@@ -130,7 +134,7 @@ impl Watcher {
     fn admits(&self, change: &Change) -> bool {
         match (self.service, change) {
             (_, Change::Assignment(_) | Change::Cluster) => false,
-            (_, Change::Token(_) | Change::Content(_) | Change::Volume(_)) => false,
+            (_, Change::Token(_) | Change::Content(_) | Change::Volume(_) | Change::Member(_)) => false,
             (None, Change::Service(_) | Change::Task(_) | Change::Node(_)) => true,
             (Some(service), Change::Service(id)) => *id == service,
             (Some(service), Change::Task(id)) => id.service == service,

@@ -7,6 +7,8 @@ use warren_types::ServiceId;
 pub enum Key {
     /// Do all members support a higher level than the cluster has?
     Level,
+    /// Is the raft group what people want it to be?
+    Members,
     /// Is a node silent for too long?
     Liveness,
     /// Are there tasks without a node?

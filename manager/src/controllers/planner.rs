@@ -1,68 +1,82 @@
 //! Runs the pure planners: reads the newest state, asks one of them, proposes what it says.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use warren_control::Outcome;
-use warren_core::{LEVEL, Liveness, Plan, reap, reap_tokens, reconcile_level, reconcile_service, schedule};
-use warren_types::Timestamp;
+use warren_core::{Plan, reap, reap_tokens, reconcile_level, reconcile_service, schedule};
+use warren_types::{MemberId, Timestamp};
 
-use super::Refusals;
 use super::key::Key;
+use super::liveness::{AskContacts, Listening};
+use super::{Refusals, Waits};
 use crate::metrics::scheduler::SchedulerMetrics;
 use crate::session::Registry;
 use crate::stamp::Stamp;
 use crate::store::{ProposeError, Published, Store};
-
-/// A node that is down is looked at this often, whether it came back.
-const LISTEN: Duration = Duration::from_secs(1);
 
 /// While the log cannot be written, plans are tried this often.
 const HELD: Duration = Duration::from_secs(1);
 
 /// What the planning loop needs. One per manager; only a leader's does anything.
 pub struct Planner {
-    store: Store,
-    registry: Registry,
+    pub(super) store: Store,
+    /// This manager.
+    pub(super) member: MemberId,
+    pub(super) waits: Waits,
     refusals: Refusals,
     clock: Stamp,
     metrics: SchedulerMetrics,
-    /// Silence is measured from here, on a clock that does not jump.
-    started: Instant,
-    /// When nodes were heard, since the term that stands with it: a new leader listens anew.
-    liveness: Mutex<Option<(u64, Liveness)>>,
+    listening: Listening,
+}
+
+/// What a planner says beside its plans, and what it reads beside the state.
+pub struct Surroundings {
+    /// Who is connected.
+    pub registry: Registry,
+    /// Asks other managers who is connected to them.
+    pub ask: AskContacts,
+    /// Why tasks are not placed.
+    pub refusals: Refusals,
+    /// What the next change of members waits for.
+    pub waits: Waits,
+    /// Counts the scheduler's runs.
+    pub metrics: SchedulerMetrics,
 }
 
 impl Planner {
-    /// Plans over `store`.
-    pub fn new(
-        store: Store,
-        registry: Registry,
-        refusals: Refusals,
-        clock: Stamp,
-        metrics: SchedulerMetrics,
-    ) -> Self {
-        let started = Instant::now();
-        Self { store, registry, refusals, clock, metrics, started, liveness: Mutex::new(None) }
+    /// Plans over `store`, as `member` of the group.
+    pub fn new(store: Store, member: MemberId, clock: Stamp, surroundings: Surroundings) -> Self {
+        let Surroundings { registry, ask, refusals, waits, metrics } = surroundings;
+        let listening = Listening::new(registry, ask);
+        Self { store, member, waits, refusals, clock, metrics, listening }
     }
 
     /// Looks at `key` once.
     pub async fn run(&self, key: Key) -> Outcome {
         let published = self.store.read();
         if !published.role.may_plan {
+            self.waits.replace(None);
             // Whoever becomes leader wakes every key.
             return Outcome::Done;
         }
         let now = self.clock.now();
         let plan = match key {
-            // This manager is the only member.
-            Key::Level => reconcile_level(&published.state, [LEVEL]),
+            Key::Level => reconcile_level(&published.state),
+            Key::Members => return self.members(&published).await,
             Key::Tokens => reap_tokens(&published.state, now),
             Key::Service(id) => reconcile_service(&published.state, &id, now),
             Key::Reap(id) => reap(&published.state, &id),
             Key::Schedule => self.schedule(&published, now),
-            Key::Liveness => self.liveness(&published, now),
+            Key::Liveness => {
+                let told = self.listening.ask(&published, self.member).await;
+                // Much may have happened meanwhile.
+                let published = self.store.read();
+                if !published.role.may_plan {
+                    return Outcome::Done;
+                }
+                self.listening.judge(&published, told, self.clock.now())
+            }
         };
         self.carry_out(plan).await
     }
@@ -76,24 +90,9 @@ impl Planner {
         Plan { commands, recheck_after: placement.recheck_after }
     }
 
-    fn liveness(&self, published: &Published, now: Timestamp) -> Plan {
-        let (state, term) = (&published.state, published.role.term);
-        let elapsed = self.started.elapsed();
-        let mut liveness = self.liveness.lock().unwrap_or_else(PoisonError::into_inner);
-        let listening = liveness.take().filter(|(started, _)| *started == term).map(|(_, heard)| heard);
-        let mut heard = listening.unwrap_or_else(|| Liveness::start(state, elapsed));
-        for (node, at) in self.registry.contacts() {
-            heard.heard(node, at.saturating_duration_since(self.started));
-        }
-        let judgement = heard.judge(state, elapsed);
-        *liveness = Some((term, heard));
-        let recheck_after = judgement.recheck_after.map_or(LISTEN, |next| next.min(LISTEN));
-        Plan { commands: judgement.commands(state, now), recheck_after: Some(recheck_after) }
-    }
-
     async fn carry_out(&self, plan: Plan) -> Outcome {
         for command in plan.commands {
-            match self.store.propose(command).await {
+            match self.store.propose_here(command).await {
                 // A plan made on an older state: what changed since has woken the key again.
                 Ok(_) | Err(ProposeError::Rejected(_) | ProposeError::NotLeader | ProposeError::Stopping) => {
                 }

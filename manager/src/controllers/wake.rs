@@ -55,47 +55,71 @@ impl Waker {
     pub fn wake_all(&self) {
         let published = self.store.read();
         self.registry.wake_all();
+        if !published.role.may_plan {
+            // Who becomes leader wakes everything.
+            return;
+        }
         let services = published.state.services_after(None).map(|service| service.id);
         let keys = services.flat_map(|id| [Key::Service(id), Key::Reap(id)]);
         self.wake_scheduler();
-        self.wake(keys.chain([Key::Level, Key::Liveness, Key::Tokens]).collect());
+        self.wake(keys.chain([Key::Level, Key::Members, Key::Liveness, Key::Tokens]).collect());
     }
 
     fn wake_changed(&self, published: &Published, batches: &[Batch]) {
-        let state = &published.state;
-        let (mut keys, mut nodes, mut places_changed) = (BTreeSet::new(), BTreeSet::new(), false);
+        self.wake_sessions(batches);
+        if published.role.may_plan {
+            self.wake_planners(&published.state, batches);
+        }
+    }
+
+    fn wake_sessions(&self, batches: &[Batch]) {
+        let mut nodes = BTreeSet::new();
+        for change in batches.iter().flat_map(|batch| batch.changes.iter()) {
+            match *change {
+                // What its session tells it of itself, name and labels; or it has a newer session elsewhere.
+                Change::Node(id) | Change::Assignment(id) => drop(nodes.insert(id)),
+                // Every worker is told where managers are.
+                Change::Member(_) => return self.registry.wake_all(),
+                Change::Service(_)
+                | Change::Task(_)
+                | Change::Cluster
+                | Change::Token(_)
+                | Change::Content(_)
+                | Change::Volume(_) => {}
+            }
+        }
+        nodes.into_iter().for_each(|node| self.registry.wake(node));
+    }
+
+    fn wake_planners(&self, state: &State, batches: &[Batch]) {
+        let (mut keys, mut places_changed) = (BTreeSet::new(), false);
         for change in batches.iter().flat_map(|batch| batch.changes.iter()) {
             match *change {
                 Change::Service(id) => keys.extend([Key::Service(id), Key::Reap(id)]),
                 Change::Task(id) => keys.extend([Key::Service(id.service), Key::Reap(id.service)]),
                 Change::Node(id) => {
+                    // Whether it is silent is asked every second anyway.
                     places_changed = true;
-                    // What its session tells it of itself: name and labels.
-                    nodes.insert(id);
-                    keys.insert(Key::Liveness);
                     keys.extend(services_on(state, &id));
                     keys.extend(services_everywhere(state));
                 }
-                Change::Assignment(id) => {
-                    nodes.insert(id);
-                }
                 // A task that waits for it may have a place now.
                 Change::Volume(_) => places_changed = true,
-                // The services that use it changed as well.
-                Change::Content(_) => {}
+                // The services that use it changed as well; an assignment follows from its tasks.
+                Change::Content(_) | Change::Assignment(_) => {}
                 Change::Token(_) => {
                     keys.insert(Key::Tokens);
                 }
                 Change::Cluster => {
                     keys.insert(Key::Level);
                 }
+                Change::Member(_) => keys.extend([Key::Level, Key::Members]),
             }
         }
         if places_changed || !keys.is_empty() {
             self.wake_scheduler();
         }
         self.wake(keys);
-        nodes.into_iter().for_each(|node| self.registry.wake(node));
     }
 
     fn wake(&self, keys: BTreeSet<Key>) {
@@ -125,4 +149,84 @@ fn services_on(state: &State, node: &NodeId) -> BTreeSet<Key> {
 fn services_everywhere(state: &State) -> impl Iterator<Item = Key> {
     let global = state.services().filter(|service| service.spec.mode == Mode::Global);
     global.map(|service| Key::Service(service.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::mpsc;
+    use tokio::time::timeout;
+    use warren_control::Queue;
+    use warren_types::{Id, ServiceId};
+
+    use super::*;
+    use crate::session::registry::Registered;
+    use crate::store::{Publisher, Role};
+
+    const NODE: NodeId = NodeId(Id(7));
+
+    struct World {
+        publisher: Publisher,
+        waker: Waker,
+        keys: QueueHandle<Key>,
+        session: Registered,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let (store, publisher, _) = Store::new(Published::first(State::new()), 1, 100);
+            let (registry, keys) = (Registry::default(), Queue::new(100).handle());
+            let session = registry.register(NODE, 1, mpsc::channel(1).0, Instant::now()).unwrap();
+            let waker = Waker::new(store, registry, keys.clone());
+            Self { publisher, waker, keys, session }
+        }
+
+        /// Publishes an entry with this change, and lets the waker see it.
+        async fn sees(&self, role: Role, index: u64, change: Change) {
+            let published = Published { index, role, ..Published::first(State::new()) };
+            let batch = Batch { index, changes: Arc::new([change]) };
+            let publish = async {
+                tokio::task::yield_now().await;
+                self.publisher.publish(published, vec![batch]);
+                std::future::pending::<()>().await
+            };
+            tokio::select! {
+                () = self.waker.follow() => {}
+                () = publish => {}
+                () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            }
+        }
+
+        async fn session_is_woken(&self) -> bool {
+            timeout(Duration::from_secs(1), self.session.wake.notified()).await.is_ok()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_follower_wakes_its_sessions_and_plans_nothing() {
+        let (world, follows) = (World::new(), Role { term: 1, leader_id: Some(2), ..Role::default() });
+        for (index, change, wakes) in [
+            (1, Change::Service(ServiceId(Id(1))), false),
+            (2, Change::Assignment(NODE), true),
+            (3, Change::Node(NODE), true),
+            (4, Change::Node(NodeId(Id(8))), false),
+            (5, Change::Member(2), true),
+        ] {
+            world.sees(follows, index, change).await;
+            assert_eq!(world.session_is_woken().await, wakes, "{change:?}");
+        }
+        world.waker.wake_all();
+        assert!(world.session_is_woken().await);
+        assert!(world.keys.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_leader_wakes_everything() {
+        let leads = Role { leader: true, leader_id: Some(1), term: 2, may_plan: true };
+        let world = World::new();
+        world.sees(leads, 1, Change::Token(warren_types::TokenId(Id(1)))).await;
+        assert_eq!(world.keys.len(), 5, "all but those of services");
+        assert!(world.session_is_woken().await);
+    }
 }

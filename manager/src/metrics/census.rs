@@ -84,6 +84,7 @@ mod tests {
             task: TaskSpec::new("demo:1".parse().unwrap()),
             ports: Vec::new(),
             placement: Placement::default(),
+            replace_after: Default::default(),
         };
         let new = |slot| NewTask {
             slot,

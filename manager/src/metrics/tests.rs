@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
+use warren_consensus::{ConfState, Peer};
 use warren_control::{ManualClock, Shutdown};
 use warren_core::{Command, State};
 use warren_telemetry::Telemetry;
 use warren_types::{ClusterId, Id, Timestamp};
 
 use super::*;
-use crate::store::{Held, LogCost, Proposal, Published, Publisher, Role};
+use crate::store::{Held, Inbox, LogCost, Proposal, Published, Publisher, Role, Written};
 
 struct World {
     store: Store,
     publisher: Publisher,
-    proposals: mpsc::Receiver<Proposal>,
+    inbox: Inbox,
     loops: Loops,
     shutdown: Shutdown,
     clock: Arc<ManualClock>,
@@ -22,10 +23,10 @@ struct World {
     telemetry: Telemetry,
 }
 
-const LEADER: Role = Role { leader: true, term: 3, may_plan: true };
+const LEADER: Role = Role { leader: true, leader_id: Some(1), term: 3, may_plan: true };
 
 fn world() -> World {
-    let (store, publisher, proposals) = Store::new(Published::first(State::new()), 1, 1);
+    let (store, publisher, inbox) = Store::new(Published::first(State::new()), 1, 1);
     let (clock, shutdown) = (Arc::new(ManualClock::new(1_000)), Shutdown::new());
     let loops = Loops::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
     let (metrics, telemetry) = (Metrics::default(), Telemetry::of(&[]));
@@ -37,14 +38,16 @@ fn world() -> World {
         dir: "/".into(),
     };
     telemetry.add("manager", part(&metrics, &sources));
-    World { store, publisher, proposals, loops, shutdown, clock, metrics, telemetry }
+    World { store, publisher, inbox, loops, shutdown, clock, metrics, telemetry }
 }
 
 impl World {
     fn publish(&self, role: Role, held: Option<&str>) {
         let held = held.map(|why| Arc::new(Held { since: Timestamp(0), why: why.into(), full: true }));
         let log = LogCost { writes: 4, bytes: 5000 };
-        let published = Published { index: 7, role, held, log, ..Published::first(state()) };
+        let members = ConfState { voters: vec![1, 2, 3], learners: vec![4], ..ConfState::default() };
+        let members = Arc::new(members);
+        let published = Published { index: 7, role, held, log, members, ..Published::first(state()) };
         self.publisher.publish(published, Vec::new());
     }
 
@@ -83,6 +86,17 @@ async fn a_manager_is_ready_when_it_leads_and_can_write() {
     world.publish(LEADER, Some("the disk of this manager is full"));
     assert_eq!(world.telemetry.unready().await, ["manager: log: the disk of this manager is full"]);
     world.publish(Role { may_plan: false, ..LEADER }, None);
+    assert_eq!(world.telemetry.unready().await, ["manager: leader: this manager knows of none"]);
+}
+
+#[tokio::test]
+async fn a_manager_that_follows_is_ready_while_it_hears_the_leader() {
+    let world = world();
+    let follows = Role { leader: false, may_plan: false, leader_id: Some(2), ..LEADER };
+    world.publisher.heard_leader();
+    world.publish(follows, None);
+    assert!(world.telemetry.unready().await.is_empty());
+    world.publish(Role { leader_id: None, ..follows }, None);
     assert_eq!(world.telemetry.unready().await, ["manager: leader: this manager knows of none"]);
 }
 
@@ -126,6 +140,8 @@ fn a_driver_that_hangs_is_noticed() {
 async fn a_scrape_shows_the_log_the_scheduler_and_how_many_there_are_of_what() {
     let mut world = world();
     world.publish(LEADER, None);
+    let peer = |id, matched, active| Peer { id, matched, active, silent: !active };
+    world.publisher.know([peer(2, 2, true), peer(3, 7, false)].into());
     world.metrics.scheduler.ran(Duration::from_millis(3), 5);
     world.sweep().await;
     let command = Command::CreateCluster {
@@ -135,16 +151,24 @@ async fn a_scrape_shows_the_log_the_scheduler_and_how_many_there_are_of_what() {
         at: Timestamp(1),
     };
     let answer = async {
-        let Proposal { reply, .. } = world.proposals.recv().await.unwrap();
+        let Proposal { reply, .. } = world.inbox.proposals.recv().await.unwrap();
         let answer = warren_core::Answer::Done;
-        reply.send(Ok(warren_core::Outcome::Unchanged { answer })).unwrap();
+        let (place, outcome) = (Default::default(), warren_core::Outcome::Unchanged { answer });
+        reply.send(Ok(Written { place, outcome })).unwrap();
     };
     let (proposed, ()) = tokio::join!(world.store.propose(command), answer);
     proposed.unwrap();
     world.shows(&[
         "warren_raft_term 3.0",
         "warren_raft_applied_index 7.0",
-        "warren_raft_leader 1.0",
+        "warren_raft_leader{member=\"1\"} 1.0",
+        "warren_raft_leader{member=\"2\"} 0.0",
+        "warren_raft_leader{member=\"4\"} 0.0",
+        "warren_raft_members{suffrage=\"voter\"} 3.0",
+        "warren_raft_members{suffrage=\"learner\"} 1.0",
+        "warren_raft_lag{member=\"2\"} 5.0",
+        "warren_raft_active{member=\"2\"} 1.0",
+        "warren_raft_active{member=\"3\"} 0.0",
         "warren_raft_held 0.0",
         "warren_raft_log_writes_total 4.0",
         "warren_raft_log_written_bytes_total 5000.0",

@@ -1,41 +1,72 @@
-//! The admin context, so that the command line works at once.
+//! What outlives a manager's process on its machine, and must follow what it becomes: the admin context, so that the
+//! command line works at once and goes on to, and the address in `node.toml`.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use warren_client::{Context, Contexts, Identity, PrivateKey, Target};
+use warren_core::Change;
+use warren_process::settings::Sections;
 use warren_process::{Exit, Failure, chain};
+use warren_security::{Credentials, Roots};
+use warren_types::{ClusterId, ManagerAddress};
 
-use super::Plan;
+use super::{Advertise, Flags, MANAGER, Plan};
 use crate::manager::Manager;
+use crate::store::{Store, Watch};
 
-/// Writes what this machine's administrator shows into the contexts file; answers the context's name and the file.
-///
-/// # Errors
-/// Nothing says where the file is, or it cannot be written.
-pub fn write_context(plan: &Plan, manager: &Manager) -> Result<(String, String), Failure> {
-    let what = "the context was not written";
+const WHAT: &str = "the context was not written";
+/// Certificates of one administrator that end so close to each other are both good: of two managers of one machine, for
+/// example.
+const OLDER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Answers the context's name and the file.
+fn write_context(
+    address: ManagerAddress,
+    cluster: ClusterId,
+    roots: &Roots,
+    admin: &Credentials,
+) -> Result<(String, String), Failure> {
+    let file = contexts_file()?;
+    let identity = identity_of(roots.pem(), admin);
+    let known = Contexts::load(&file).map_err(|error| failed(&error))?;
+    let name = context_name(&known, &identity, &cluster.to_string());
+    let context = Context { name: name.clone(), target: Target::Tcp { addresses: vec![address], identity } };
+    Contexts::ensure(&file, context).map_err(|error| failed(&error))?;
+    Ok((name, file.display().to_string()))
+}
+
+/// Writes what this machine's administrator shows into the contexts file, for the manager at `address`, and says so.
+/// The socket works for root without it, so that it is no failure when that cannot be.
+pub fn told_context(address: &str, cluster: ClusterId, roots: &Roots, admin: &Credentials) -> Option<String> {
+    let address = address.parse().map_err(|why| Failure::new(Exit::Usage, WHAT, why, "see --advertise"));
+    match address.and_then(|address| write_context(address, cluster, roots, admin)) {
+        Ok((name, file)) => Some(format!("admin context {name:?} is in {file}\n")),
+        Err(failure) => {
+            tracing::warn!("no admin context was written: {failure}");
+            None
+        }
+    }
+}
+
+fn contexts_file() -> Result<PathBuf, Failure> {
     let hint = "set HOME, or name the file in WARREN_CONTEXTS";
-    let none = || Failure::new(Exit::Failed, what, "nothing says where the contexts file is", hint);
-    let file = Contexts::path(|name| std::env::var_os(name)).ok_or_else(none)?;
-    let admin = manager.admin();
-    let identity = Identity {
-        ca: manager.roots().pem().to_owned(),
+    let none = || Failure::new(Exit::Failed, WHAT, "nothing says where the contexts file is", hint);
+    Contexts::path(|name| std::env::var_os(name)).ok_or_else(none)
+}
+
+fn failed(error: &warren_client::Error) -> Failure {
+    let hint = "correct the file, or name another in WARREN_CONTEXTS";
+    Failure::new(Exit::Failed, WHAT, chain(error), hint)
+}
+
+fn identity_of(ca: &str, admin: &Credentials) -> Identity {
+    Identity {
+        ca: ca.to_owned(),
         certificate: admin.certificate_pem().to_owned(),
         key: PrivateKey(admin.key().pem().to_owned()),
-    };
-    let failed = |error: warren_client::Error| {
-        Failure::new(
-            Exit::Failed,
-            what,
-            chain(&error),
-            "correct the file, or name another in WARREN_CONTEXTS",
-        )
-    };
-    let address = plan.advertised(manager.address());
-    let address = address.parse().map_err(|why| Failure::new(Exit::Usage, what, why, "see --advertise"))?;
-    let known = Contexts::load(&file).map_err(failed)?;
-    let name = context_name(&known, &identity, &manager.cluster().to_string());
-    let context = Context { name: name.clone(), target: Target::Tcp { address, identity } };
-    Contexts::ensure(&file, context).map_err(failed)?;
-    Ok((name, file.display().to_string()))
+    }
 }
 
 /// `default`, unless that is another cluster's.
@@ -45,5 +76,128 @@ fn context_name(known: &Contexts, own: &Identity, cluster: &str) -> String {
         Some(Target::Tcp { identity, .. }) if identity.ca != own.ca => short(),
         Some(Target::Unix { .. }) => short(),
         _ => "default".to_owned(),
+    }
+}
+
+/// For as long as a manager runs: contexts that show an administrator's certificate get the renewed one, and an address
+/// that people change is the one that the manager starts with the next time.
+pub fn keep_up(plan: &Plan, manager: &Manager) -> impl Future<Output = Infallible> + use<> {
+    let (mut admin, ca) = (manager.admins(), manager.roots().pem().to_owned());
+    let (data_dir, store) = (plan.data_dir.clone(), manager.store().clone());
+    let mut addresses = Addresses::of(store, plan.advertised(manager.address()));
+    async move {
+        admin.mark_changed();
+        loop {
+            tokio::select! {
+                changed = admin.changed() => match changed {
+                    Ok(()) => {
+                        let shown = admin.borrow_and_update().clone();
+                        renew_contexts(&ca, &shown);
+                    }
+                    // The manager ends.
+                    Err(_) => std::future::pending().await,
+                },
+                address = addresses.next() => {
+                    if let Err(failure) = remember_address(&data_dir, address) {
+                        tracing::warn!("the manager's new address was not kept for its next start: {failure}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Contexts of this cluster that show an older certificate of the same administrator show this one.
+fn renew_contexts(ca: &str, admin: &Credentials) {
+    let is_older = |known: &Identity| {
+        let key = warren_security::PrivateKey::parse(&known.key.0);
+        let shown = key.and_then(|key| Credentials::new(known.certificate.clone(), key));
+        known.ca == ca
+            && shown.is_ok_and(|shown| {
+                shown.identity() == admin.identity() && shown.expires_at() + OLDER < admin.expires_at()
+            })
+    };
+    let Ok(file) = contexts_file() else { return };
+    match Contexts::renew(&file, is_older, &identity_of(ca, admin)) {
+        Ok(0) => {}
+        Ok(_) => tracing::info!(file = %file.display(), "the admin context has the renewed certificate"),
+        Err(error) => tracing::warn!(error = chain(&error), "the admin context was not renewed"),
+    }
+}
+
+/// What the cluster says this manager's address is, whenever that changes.
+struct Addresses {
+    store: Store,
+    watch: Watch,
+    known: Option<ManagerAddress>,
+    /// What it says itself.
+    own: String,
+}
+
+impl Addresses {
+    fn of(store: Store, own: String) -> Self {
+        let published = store.read();
+        let known = address_in(&store);
+        Self { watch: store.watch(published.index), known, store, own }
+    }
+
+    async fn next(&mut self) -> ManagerAddress {
+        let own = self.store.own();
+        loop {
+            let may_be = match self.watch.next().await {
+                Ok(batches) => {
+                    let mut changes = batches.iter().flat_map(|batch| batch.changes.iter());
+                    changes.any(|change| *change == Change::Member(own))
+                }
+                // What was missed may be about this manager.
+                Err(_) => true,
+            };
+            let now = may_be.then(|| address_in(&self.store)).flatten();
+            // The first word is this manager's own.
+            if let Some(now) = now
+                && self.known.replace(now.clone()).is_some_and(|known| known != now)
+                && now.to_string() != self.own
+            {
+                return now;
+            }
+        }
+    }
+}
+
+fn address_in(store: &Store) -> Option<ManagerAddress> {
+    store.read().state.member(store.own()).map(|member| member.address.clone())
+}
+
+fn remember_address(data_dir: &Path, address: ManagerAddress) -> Result<(), Failure> {
+    let Some(kept) = Sections::load(data_dir)? else { return Ok(()) };
+    let flags = kept.section::<Flags>(MANAGER)?.unwrap_or_default();
+    let advertise = Some(Advertise::from(address));
+    if flags.advertise == advertise {
+        return Ok(());
+    }
+    kept.with(MANAGER, &Flags { advertise, ..flags }).remember()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_was_changed_is_kept_for_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        remember_address(dir.path(), "10.0.0.2:1".parse().unwrap()).unwrap();
+        assert!(Sections::load(dir.path()).unwrap().is_none(), "nothing is made up");
+        let before = Flags {
+            advertise: Some("10.0.0.1".parse().unwrap()),
+            listen: Some("127.0.0.1:1".parse().unwrap()),
+            ..Flags::default()
+        };
+        Sections::new(dir.path()).with(MANAGER, &before).remember().unwrap();
+        for _ in 0..2 {
+            remember_address(dir.path(), "10.0.0.2:1".parse().unwrap()).unwrap();
+            let kept = Sections::load(dir.path()).unwrap().unwrap().section::<Flags>(MANAGER).unwrap();
+            let advertise = Some("10.0.0.2:1".parse().unwrap());
+            assert_eq!(kept, Some(Flags { advertise, ..before.clone() }));
+        }
     }
 }

@@ -7,6 +7,7 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 use warren_log::Engine;
 use warren_process::{Exit, Failure, as_text};
+use warren_types::NodeName;
 
 use super::{Advertise, WHAT};
 
@@ -32,6 +33,10 @@ pub struct Flags {
     #[arg(long, env = "WARREN_LOG_ENGINE", value_name = "ENGINE")]
     #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
     pub log_engine: Option<Engine>,
+    /// What people call it; a flag of the node as a whole.
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<NodeName>,
 }
 
 impl Flags {
@@ -61,7 +66,20 @@ impl Flags {
             advertise: self.advertise.or(old.advertise),
             cluster_range: old.cluster_range,
             log_engine: old.log_engine,
+            name: self.name.or(old.name),
         })
+    }
+
+    /// The flags of a machine that becomes a further manager.
+    ///
+    /// # Errors
+    /// Something in them is the cluster's to say.
+    pub(super) fn for_joining(self) -> Result<Flags, Failure> {
+        if self.cluster_range.is_empty() {
+            return Ok(self);
+        }
+        let why = "the cluster's ranges were fixed when it was made";
+        Err(Failure::new(Exit::Usage, WHAT, why, "leave --cluster-range out"))
     }
 }
 

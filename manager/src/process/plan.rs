@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use ipnet::Ipv4Net;
 use warren_log::Engine;
-use warren_process::{Machine, MetricsListen};
+use warren_process::{Exit, Failure, Machine, MetricsListen};
+use warren_types::{ManagerAddress, NodeName};
 
-use super::{Told, write_context};
+use super::{Advertise, Begun, Told, WHAT, told_context};
 use crate::manager::Manager;
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080);
@@ -31,12 +32,18 @@ pub struct Plan {
     pub log_engine: Engine,
     /// Where metrics are served.
     pub metrics_listen: MetricsListen,
+    /// What people call this manager.
+    pub name: NodeName,
 }
 
 impl Plan {
     /// What to start on this machine.
-    pub fn new(data_dir: PathBuf, told: &Told, machine: &Machine) -> Self {
+    ///
+    /// # Errors
+    /// The machine's name is none for a manager, and no other is given.
+    pub fn new(data_dir: PathBuf, told: &Told, machine: &Machine) -> Result<Self, Failure> {
         let flags = &told.flags;
+        let name = machine.node_name(flags.name.as_ref())?;
         let listen = flags.listen.unwrap_or(DEFAULT_LISTEN);
         let own = Some(listen.ip()).filter(|ip| !ip.is_unspecified());
         let own = own.or(machine.address).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
@@ -49,7 +56,23 @@ impl Plan {
         };
         let log_engine = flags.log_engine.unwrap_or_default();
         let (run_dir, metrics_listen) = (told.node.run_dir(), told.node.metrics_listen());
-        Self { data_dir, run_dir, listen, host, port, ranges, log_engine, metrics_listen }
+        Ok(Self { data_dir, run_dir, listen, host, port, ranges, log_engine, metrics_listen, name })
+    }
+
+    /// Where others reach this one, as the manager is told.
+    pub fn advertise(&self) -> Advertise {
+        Advertise { host: self.host.clone(), port: self.port }
+    }
+
+    /// The manager's own address as others will reach it, before it listens.
+    ///
+    /// # Errors
+    /// It will get a port that nobody can know.
+    pub fn advertised_before(&self) -> Result<ManagerAddress, Failure> {
+        self.advertise().at(self.listen.port()).map_err(|error| {
+            let why = format!("where others reach this manager must be known: {error}");
+            Failure::new(Exit::Usage, WHAT, why, "give a port with --listen or --advertise")
+        })
     }
 
     /// The manager's own address as others reach it, once the port is known.
@@ -65,20 +88,22 @@ impl Plan {
         }
     }
 
-    /// Where the cluster is served, and where the admin context was written.
-    pub fn greeting(&self, manager: &Manager) -> String {
+    /// What to say once the manager runs: what became of it, where the admin context was written, and how other
+    /// machines join. Nothing for one that was resumed.
+    pub fn greeting(&self, manager: &Manager, begun: &Begun) -> Option<String> {
         let address = self.advertised(manager.address());
-        let mut text = format!("cluster {} is served at {address}\n", manager.cluster());
-        match write_context(self, manager) {
-            Ok((name, file)) => text += &format!("admin context {name:?} is in {file}\n"),
-            // The socket still works for root, and the node has other work than this.
-            Err(failure) => tracing::warn!("no admin context was written: {failure}"),
-        }
-        text += &format!(
-            "other machines join with\n  warren worker join {address} --token \
-             $(warren token create --role worker --quiet)\n"
-        );
-        text
+        let mut text = match begun {
+            Begun::Resumed => return None,
+            Begun::Founded => format!("cluster {} is served at {address}\n", manager.cluster()),
+            Begun::Joined(text) => text.clone(),
+        };
+        let context = told_context(&address, manager.cluster(), &manager.roots(), &manager.admin());
+        text += context.as_deref().unwrap_or_default();
+        let hint = |role: &str| {
+            format!("  warren {role} join {address} --token $(warren token create --role {role} --quiet)\n")
+        };
+        text += &format!("other machines join with\n{}{}", hint("worker"), hint("manager"));
+        Some(text)
     }
 }
 

@@ -25,6 +25,14 @@ fn all() -> Flags {
     ])
 }
 
+fn init() -> Occasion {
+    Occasion::Init
+}
+
+fn join() -> Occasion {
+    Occasion::Join(JoinArgs { address: "10.0.0.7:8080".parse().unwrap(), token: "T".into() })
+}
+
 fn place(run_dir: Option<&str>) -> PlaceArgs {
     PlaceArgs { data_dir: "/d".into(), run_dir: run_dir.map(PathBuf::from) }
 }
@@ -34,7 +42,7 @@ fn machine() -> Machine {
 }
 
 fn plan(flags: Flags, machine: &Machine) -> Plan {
-    Plan::new("/d".into(), &Told { node: NodeSection::default(), flags }, machine)
+    Plan::new("/d".into(), &Told { node: NodeSection::default(), flags }, machine).unwrap()
 }
 
 #[test]
@@ -45,7 +53,8 @@ fn what_is_remembered_is_what_was_said() {
     told.put(Sections::new(dir.path())).remember().unwrap();
     let kept = Sections::load(dir.path()).unwrap();
     assert_eq!(
-        Told::merge(kept.as_ref(), &place(None), MetricsArgs::default(), Flags::default(), false).unwrap(),
+        Told::merge(kept.as_ref(), &place(None), MetricsArgs::default(), Flags::default(), &Occasion::Run)
+            .unwrap(),
         told
     );
     let text = std::fs::read_to_string(dir.path().join("node.toml")).unwrap();
@@ -66,14 +75,14 @@ fn what_is_remembered_is_what_was_said() {
 fn what_is_said_now_wins_and_the_rest_stays() {
     let kept = Told { node: NodeSection::default(), flags: all() }.put(Sections::new(Path::new("/d")));
     let now = said(&["--listen=127.0.0.1:9", "--cluster-range=10.1.0.0/16,10.2.0.0/16"]);
-    let told = Told::merge(Some(&kept), &place(Some("/r2")), MetricsArgs::default(), now, true).unwrap();
+    let told = Told::merge(Some(&kept), &place(Some("/r2")), MetricsArgs::default(), now, &init()).unwrap();
     assert_eq!(told.node.run_dir(), Path::new("/r2"));
     assert_eq!(told.flags, Flags { listen: Some("127.0.0.1:9".parse().unwrap()), ..all() });
 }
 
 #[test]
 fn what_cannot_be_changed_any_more_is_refused() {
-    let failure = Told::merge(None, &place(None), MetricsArgs::default(), all(), false).unwrap_err();
+    let failure = Told::merge(None, &place(None), MetricsArgs::default(), all(), &Occasion::Run).unwrap_err();
     assert_eq!((failure.exit, failure.why.as_str()), (Exit::NotFound, "/d holds no manager"));
     for (old, now, why) in [
         (
@@ -128,4 +137,96 @@ fn what_is_advertised_may_be_another_place() {
     let lonely = Machine { address: None, ..machine() };
     let plan = plan(Flags::default(), &lonely);
     assert_eq!(plan.advertised(plan.listen), "127.0.0.1:8080");
+}
+
+#[test]
+fn a_machine_that_joins_says_nothing_that_is_the_clusters() {
+    let merge = |flags| Told::merge(None, &place(None), MetricsArgs::default(), flags, &join());
+    let failure = merge(said(&["--cluster-range=10.3.0.0/16"])).unwrap_err();
+    assert_eq!(
+        (failure.exit, failure.why.as_str()),
+        (Exit::Usage, "the cluster's ranges were fixed when it was made")
+    );
+    let told = merge(said(&["--listen=127.0.0.1:1", "--log-engine=sled"])).unwrap();
+    assert_eq!(told.flags, said(&["--listen=127.0.0.1:1", "--log-engine=sled"]));
+}
+
+#[test]
+fn a_worker_does_not_become_a_manager_by_itself() {
+    let kept = Sections::new(Path::new("/d")).with(JOINED, &toml::Table::new());
+    for occasion in [init(), join(), Occasion::Run] {
+        let merged =
+            Told::merge(Some(&kept), &place(None), MetricsArgs::default(), Flags::default(), &occasion);
+        let failure = merged.unwrap_err();
+        assert_eq!((failure.exit, failure.why.as_str()), (Exit::Conflict, "/d is of a worker"));
+    }
+}
+
+#[tokio::test]
+async fn a_forced_new_cluster_says_what_to_do_next_and_is_done_once() {
+    let data = tempfile::tempdir().unwrap();
+    let nothing = Plan { data_dir: data.path().into(), ..plan(Flags::default(), &machine()) };
+    assert_eq!(go_on_alone(&nothing).await.unwrap_err().exit, Exit::NotFound);
+    let (others, uncommitted) = (2, 1);
+    insta::assert_snapshot!(told_alone(Alone::Now { others, uncommitted }), @r"
+    this manager is the only one of its cluster from now on, without 2 others
+    1 further entry of its log counted as committed
+    see that no other manager of it runs, then start this one, without --force-new-cluster, with
+      warren manager run
+    ");
+    let again = told_alone(Alone::Already);
+    assert!(
+        again.contains("already; nothing was changed") && again.contains("warren manager run"),
+        "{again}"
+    );
+}
+
+#[tokio::test]
+async fn a_join_that_was_cut_off_before_it_was_remembered_is_remembered_by_the_next_one() {
+    use warren_security::Token;
+
+    assert!(join().is_told() && init().is_told() && !Occasion::Run.is_told());
+    let data = tempfile::tempdir().unwrap();
+    let dir = data.path().join("manager");
+    let keys = crate::ca::Keys::open(&dir_made(&dir), true, std::time::SystemTime::now()).unwrap();
+    let others = seat::Introduced { member: 1, id: keys.id, address: "10.0.0.9:8080".parse().unwrap() };
+    seat::take(&dir, &seat::Seat { member: 3, founders: vec![1], managers: vec![others] }).unwrap();
+    let token = Token::generate(keys.authority.digest()).unwrap().reveal().to_string();
+    let said = said(&["--listen=127.0.0.1:0", "--advertise=right:8080"]);
+    let occasion = Occasion::Join(JoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
+    let place = PlaceArgs { data_dir: data.path().into(), run_dir: None };
+    // `run` finds nothing remembered.
+    let merge = |kept: Option<&Sections>, said: Flags, occasion: &Occasion| {
+        Told::merge(kept, &place, MetricsArgs::default(), said, occasion)
+    };
+    assert_eq!(merge(None, Flags::default(), &Occasion::Run).unwrap_err().exit, Exit::NotFound);
+    let told = merge(None, said.clone(), &occasion).unwrap();
+    let plan = Plan::new(data.path().into(), &told, &machine()).unwrap();
+    assert_eq!(begin(&plan, &occasion).await.unwrap(), Begun::Resumed);
+    told.put(Sections::new(data.path())).remember().unwrap();
+    let kept = Sections::load(data.path()).unwrap();
+    assert_eq!(merge(kept.as_ref(), Flags::default(), &Occasion::Run).unwrap().flags, said);
+    // Said again with another address, that one counts.
+    let right = merge(kept.as_ref(), super::tests::said(&["--advertise=better:1"]), &occasion).unwrap();
+    let plan = Plan::new(data.path().into(), &right, &machine()).unwrap();
+    assert_eq!(plan.advertised_before().unwrap().to_string(), "better:1");
+}
+
+fn dir_made(dir: &Path) -> PathBuf {
+    std::fs::create_dir_all(dir).unwrap();
+    dir.to_owned()
+}
+
+#[test]
+fn a_manager_has_a_name_and_an_address_before_it_joins() {
+    let named = Flags { name: Some("m2".parse().unwrap()), ..Flags::default() };
+    assert_eq!(plan(named, &machine()).name.as_str(), "m2");
+    assert_eq!(plan(Flags::default(), &machine()).name.as_str(), "m1");
+    let nameless = Machine { host_name: "_".into(), ..machine() };
+    let told = Told { node: NodeSection::default(), flags: Flags::default() };
+    assert_eq!(Plan::new("/d".into(), &told, &nameless).unwrap_err().exit, Exit::Usage);
+    let address = |line: &[&str]| plan(said(line), &machine()).advertised_before();
+    assert_eq!(address(&["--listen=0.0.0.0:9"]).unwrap().to_string(), "10.0.0.7:9");
+    assert_eq!(address(&["--listen=0.0.0.0:0"]).unwrap_err().exit, Exit::Usage, "nobody knows the port yet");
+    assert_eq!(address(&["--listen=0.0.0.0:0", "--advertise=a:7"]).unwrap().to_string(), "a:7");
 }

@@ -6,6 +6,7 @@
 //! then on without a word. So whatever is read is written again, from what it was taken for, and must give the same
 //! bytes.
 
+mod backup;
 mod object;
 mod read;
 mod write;
@@ -15,6 +16,7 @@ use warren_core::{Command, LEVEL};
 use warren_proto::v1;
 use warren_types::Violations;
 
+pub use backup::{Manifest, read_backup, write_backup};
 pub use object::{read_snapshot, write_snapshot};
 
 /// Bytes that this version cannot read. Skipping them would make members differ, so the manager stops.

@@ -10,17 +10,17 @@ use warren_consensus::{Config, Machine};
 use warren_core::State;
 use warren_log::{Batch, ConfState, DataDir, Engine, SnapshotMeta, Snapshots};
 use warren_security::seal::{KeyId, Keyring, KeyringError, SealError, key_of};
+use warren_types::MemberId;
 
 use super::codec::{self, CodecError};
 use super::disk::{self, SealedEntry};
-use super::driver::keeper::Keeper;
+use super::driver::keeper::{Keeper, Opener};
 use super::driver::{self, DriverError};
-use super::snapshot::{Snapshotter, place};
+use super::snapshot::{SnapshotDoor, SnapshotFiles, Snapshotter, place};
+use super::wire::{Leader, Nowhere, Wire};
 use crate::config::Tuning;
 use crate::store::{Published, Store};
 
-/// Raft id of the first manager.
-const FIRST: u64 = 1;
 /// Proposals that may wait for the driver.
 const QUEUE: usize = 4096;
 
@@ -63,7 +63,37 @@ pub enum RestoreError {
 /// Says how the driver ended.
 pub type Ended = oneshot::Receiver<Result<(), DriverError>>;
 
-/// Restores what is in `dir` and starts the driver on it, until `stop`.
+/// A manager's place among the others.
+pub struct Group {
+    /// Its own id.
+    pub own: MemberId,
+    /// With whom the group began, whether it is one of them or not; only read when there is no log yet.
+    pub founders: Vec<MemberId>,
+    /// The driver's way to the others.
+    pub wire: Box<dyn Wire>,
+    /// The store's way to the leader.
+    pub leader: Arc<dyn Leader>,
+}
+
+impl Group {
+    /// The founder of a group, which knows no way to others.
+    pub fn of_one() -> Self {
+        Self { own: 1, founders: vec![1], wire: Box::new(Nowhere), leader: Arc::new(Nowhere) }
+    }
+}
+
+/// A store with its driver.
+pub struct Opened {
+    /// The store.
+    pub store: Store,
+    /// Resolves when the driver ended.
+    pub ended: Ended,
+    /// The snapshots, for and from other managers.
+    pub snapshots: SnapshotDoor,
+}
+
+/// Restores what is in `dir` and starts the driver on it, until `stop`. A leader hands over first when it is told to
+/// stop, so whatever carries its messages must work until it ended.
 ///
 /// # Errors
 /// [`RestoreError`]; nothing runs then.
@@ -72,12 +102,27 @@ pub fn open_store(
     dir: &Path,
     engine: Engine,
     tuning: Tuning,
+    group: Group,
     stop: CancellationToken,
-) -> Result<(Store, Ended), RestoreError> {
-    let mut log = warren_log::open(dir, engine)?;
+) -> Result<Opened, RestoreError> {
+    let place = dir.to_owned();
+    open_on(Box::new(move || warren_log::open(&place, engine)), data_dir, dir, tuning, group, stop)
+}
+
+/// As [`open_store`], on the log that `open` opens.
+pub(crate) fn open_on(
+    mut open: Opener,
+    data_dir: DataDir,
+    dir: &Path,
+    tuning: Tuning,
+    group: Group,
+    stop: CancellationToken,
+) -> Result<Opened, RestoreError> {
+    let Group { own, founders, wire, leader } = group;
+    let mut log = open()?;
     let mut loaded = log.load()?;
     if loaded.conf_state.voters.is_empty() {
-        let conf_state = ConfState::of_voters(vec![FIRST]);
+        let conf_state = ConfState::of_voters(founders);
         log.append(&Batch { conf_state: Some(conf_state), ..Batch::default() })?;
         loaded = log.load()?;
     }
@@ -87,25 +132,29 @@ pub fn open_store(
     }
     let snapshot = loaded.snapshot.as_ref().map(|meta| SealedSnapshot::load(&files, meta)).transpose()?;
     let mut keys = disk::keys(&loaded)?;
-    keys.extend(snapshot.as_ref().map(|snapshot| snapshot.key));
+    keys.extend(snapshot.as_ref().map(SealedSnapshot::key));
     let keyring = Arc::new(Keyring::open(dir, &keys)?);
     let (state, bytes) = match snapshot {
         None => (State::new(), 0),
         Some(snapshot) => snapshot.open(&keyring)?,
     };
-    let config = Config { keep_entries: tuning.keep_entries, ..Config::new(FIRST, rand::rng().random()) };
-    let place = dir.to_owned();
-    let log = Keeper::new(log, &loaded, dir.to_owned(), Box::new(move || warren_log::open(&place, engine)));
+    let config = Config { keep_entries: tuning.keep_entries, ..Config::new(own, rand::rng().random()) };
+    let log = Keeper::new(log, &loaded, dir.to_owned(), open);
     let machine = Machine::new(config, disk::restored(loaded, &keyring)?)?;
-    let (store, publisher, proposals) = Store::new(Published::first(state.clone()), QUEUE, tuning.history);
-    let snapshotter = Snapshotter::new(files, keyring.clone(), tuning.snapshots, bytes);
-    let parts = driver::Parts { machine, log, keyring, snapshotter, state, publisher, proposals, data_dir };
+    let first =
+        Published { members: Arc::new(machine.0.members().clone()), ..Published::first(state.clone()) };
+    let (store, publisher, inbox) = Store::of_group(first, own, leader, QUEUE, tuning.history);
+    let files = SnapshotFiles::new(files, keyring.clone());
+    let snapshots = SnapshotDoor::new(files.clone(), store.clone());
+    let snapshotter = Snapshotter::new(files, tuning.snapshots, bytes);
+    let parts =
+        driver::Parts { own, machine, log, keyring, snapshotter, state, publisher, inbox, wire, data_dir };
     let ended = driver::spawn(parts, stop).map_err(RestoreError::Thread)?;
-    Ok((store, ended))
+    Ok(Opened { store, ended, snapshots })
 }
 
 /// A snapshot as it is on the disk: whole, and not yet opened.
-struct SealedSnapshot {
+pub(crate) struct SealedSnapshot {
     path: PathBuf,
     place: Vec<u8>,
     key: KeyId,
@@ -113,16 +162,24 @@ struct SealedSnapshot {
 }
 
 impl SealedSnapshot {
-    fn load(files: &Snapshots, meta: &SnapshotMeta) -> Result<Self, RestoreError> {
-        let (path, place, bytes) = (files.path(meta), place(meta), files.load(meta)?);
+    pub fn load(files: &Snapshots, meta: &SnapshotMeta) -> Result<Self, RestoreError> {
+        // A manager that a snapshot was sent to is a learner in it, so two of one place can differ in their members,
+        // and the file may be a later one than the log knows. Who the members are the log says.
+        let (found, bytes) = files.load_at(meta.index, meta.term)?;
+        let (path, place) = (files.path(meta), place(&found));
         match key_of(&bytes) {
             Ok(key) => Ok(Self { path, place, key, bytes }),
             Err(source) => Err(RestoreError::Sealed { path, source }),
         }
     }
 
+    /// What sealed it.
+    pub fn key(&self) -> KeyId {
+        self.key
+    }
+
     /// The state in it, and how many bytes that took.
-    fn open(self, keyring: &Keyring) -> Result<(State, u64), RestoreError> {
+    pub fn open(self, keyring: &Keyring) -> Result<(State, u64), RestoreError> {
         let Self { path, place, bytes, .. } = self;
         let plain = match keyring.unseal_stream(&place, bytes) {
             Ok(plain) => plain,

@@ -1,19 +1,19 @@
 //! Snapshots: when one is due, and writing it beside the driver.
 //!
 //! The state is a persistent tree, so a thread can write it from an O(1) clone while later entries are applied. It is
-//! sealed as a stream, whose place is what the snapshot covers: index u64, term u64, and the members (see [`place`]).
+//! sealed as a stream, whose place is what the snapshot covers (see [`place`]). [`SnapshotDoor`] has those for and from
+//! other managers.
 
-use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use tokio::sync::mpsc;
 use warren_core::State;
-use warren_log::{ConfState, Error, SnapshotMeta, Snapshots};
-use warren_security::seal::{Keyring, SealingWriter};
+use warren_log::{Error, SnapshotMeta};
 
-use super::codec;
+pub use self::door::{SnapshotDoor, SnapshotError};
+pub use self::files::{SnapshotFiles, place};
 
 /// When a snapshot is due, whichever comes first. Both grow with the state: while a snapshot has `n` times `bytes`,
 /// the next is due after `n` times as much. So no more is written in snapshots than about what is written in the log,
@@ -53,8 +53,7 @@ pub struct Written {
 
 /// Writes snapshots, one at a time. Dropping it gives up the one that is under way, and waits for that.
 pub struct Snapshotter {
-    files: Snapshots,
-    keyring: Arc<Keyring>,
+    files: SnapshotFiles,
     bounds: Bounds,
     /// Applied since the last one.
     passed: Bounds,
@@ -68,11 +67,11 @@ pub struct Snapshotter {
 }
 
 impl Snapshotter {
-    /// Writes to `files`, sealed by `keyring`. The last one had `last` bytes of state; 0 for none.
-    pub fn new(files: Snapshots, keyring: Arc<Keyring>, bounds: Bounds, last: u64) -> Self {
+    /// Writes to `files`. The last one had `last` bytes of state; 0 for none.
+    pub fn new(files: SnapshotFiles, bounds: Bounds, last: u64) -> Self {
         let (done, written) = mpsc::channel(1);
         let (passed, stop) = (Bounds { bytes: 0, entries: 0 }, Arc::default());
-        Self { files, keyring, bounds, passed, last, writer: None, remover: None, stop, done, written }
+        Self { files, bounds, passed, last, writer: None, remover: None, stop, done, written }
     }
 
     /// One more entry with so many bytes was applied.
@@ -93,10 +92,10 @@ impl Snapshotter {
     pub fn start(&mut self, state: State, meta: SnapshotMeta) -> Result<(), Error> {
         self.passed = Bounds { bytes: 0, entries: 0 };
         let path = self.files.path(&meta);
-        let (files, keyring) = (self.files.clone(), self.keyring.clone());
+        let files = self.files.clone();
         let (done, stop) = (self.done.clone(), self.stop.clone());
         let write = move || {
-            let written = write(&files, &keyring, &state, &meta, &stop);
+            let written = files.write(&state, &meta, &stop);
             // There is room: the last result was taken before this snapshot was started.
             let _ = done.try_send(written);
         };
@@ -116,6 +115,12 @@ impl Snapshotter {
             self.last = bytes;
         }
         written
+    }
+
+    /// The leader's snapshot took the place of the state.
+    pub fn installed(&mut self, meta: SnapshotMeta, bytes: u64) {
+        (self.passed, self.last) = (Bounds { bytes: 0, entries: 0 }, bytes);
+        self.remove_older(meta);
     }
 
     /// Removes the files of older snapshots, which nothing points to any more. It is done beside the caller, since
@@ -151,60 +156,7 @@ fn join(thread: Option<JoinHandle<()>>) {
     let _ = thread.map(JoinHandle::join);
 }
 
-/// What a snapshot's bytes are bound to: index u64, term u64, then of each list of members how many u32 and the ids
-/// u64, and whether a joint change ends by itself u8; little-endian.
-pub fn place(meta: &SnapshotMeta) -> Vec<u8> {
-    let SnapshotMeta { index, term, conf_state } = meta;
-    let ConfState { voters, learners, voters_outgoing, learners_next, auto_leave } = conf_state;
-    let mut place = [index.to_le_bytes(), term.to_le_bytes()].concat();
-    for members in [voters, learners, voters_outgoing, learners_next] {
-        let count = u32::try_from(members.len()).expect("a group has few members");
-        place.extend_from_slice(&count.to_le_bytes());
-        members.iter().for_each(|id| place.extend_from_slice(&id.to_le_bytes()));
-    }
-    place.push(u8::from(*auto_leave));
-    place
-}
-
-fn write(
-    files: &Snapshots,
-    keyring: &Keyring,
-    state: &State,
-    meta: &SnapshotMeta,
-    stop: &AtomicBool,
-) -> Result<Written, Error> {
-    let mut bytes = 0;
-    files.write(meta, |out| {
-        let sealed = SealingWriter::new(keyring, &place(meta), out)?;
-        let mut out = Stoppable { out: sealed, stop, written: 0 };
-        codec::write_snapshot(state, &mut out)?;
-        bytes = out.written;
-        out.out.finish().map(drop)
-    })?;
-    Ok(Written { index: meta.index, bytes })
-}
-
-/// Fails when it is told to, so that a manager with a large state need not wait for its snapshot to stop.
-struct Stoppable<'a, W> {
-    out: W,
-    stop: &'a AtomicBool,
-    written: u64,
-}
-
-impl<W: Write> Write for Stoppable<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(io::Error::other("the manager stops"));
-        }
-        let written = self.out.write(bytes)?;
-        self.written += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
-}
-
+mod door;
+mod files;
 #[cfg(test)]
 mod tests;

@@ -19,7 +19,7 @@ use super::link::{Link, frame};
 use super::registry::{self, Outbox, Registered};
 use super::replicate::{is_old, is_pinned, must_replicate};
 use super::server::SessionServer;
-use crate::api::problem::{node_removed, status_of};
+use crate::api::problem::{node_removed, status_of, superseded};
 use crate::store::ProposeError;
 
 /// Silence after which a session is given up; three syncs and slack.
@@ -127,13 +127,17 @@ impl Conversation<'_> {
         self.session.heartbeat(registry::Heartbeat { usage, loops, tasks }, &there);
     }
 
+    /// The node has no newer session, neither here nor, as far as `state` knows, with another manager.
+    fn is_newest(&self, state: &State) -> Result<(), Status> {
+        let elsewhere = state.node(&self.node).is_some_and(|node| node.session > self.number);
+        (self.session.is_current() && !elsewhere).then_some(()).ok_or_else(superseded)
+    }
+
     /// Says what changed, unless this session lost its place.
     async fn push(&self, link: &mut Link) -> Result<(), Status> {
-        if !self.session.is_current() {
-            return Err(Status::aborted("the node opened a newer session"));
-        }
         let (settings, diff) = {
             let published = self.server.store.read();
+            self.is_newest(&published.state)?;
             (link.settings(&published.state)?, link.diff(&published.state)?)
         };
         self.tell(settings, diff).await
@@ -143,6 +147,7 @@ impl Conversation<'_> {
     async fn answer(&self, link: &mut Link, version: AssignmentVersion) -> Result<(), Status> {
         let (settings, answer) = {
             let published = self.server.store.read();
+            self.is_newest(&published.state)?;
             let now = self.server.clock.wall();
             (link.settings(&published.state)?, link.answer(&published.state, version, now)?)
         };

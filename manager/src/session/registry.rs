@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::Instant;
 use warren_proto::v1;
-use warren_types::{NodeId, TaskId, TaskReport, TaskState};
+use warren_types::{MemberId, NodeId, TaskId, TaskReport, TaskState};
 
+use super::elsewhere::Elsewhere;
 use super::vitals::{NodeVitals, Vitals};
 
 /// Frames on their way to a worker.
@@ -22,12 +23,25 @@ pub struct Registry {
     sessions: Arc<Mutex<BTreeMap<NodeId, Entry>>>,
     /// Keys of tasks whose progress is another one now.
     news: broadcast::Sender<TaskId>,
+    /// What other managers told of the progress of their nodes' tasks.
+    elsewhere: Elsewhere,
 }
 
 impl Default for Registry {
     fn default() -> Self {
-        Self { sessions: Arc::default(), news: broadcast::Sender::new(NEWS) }
+        Self { sessions: Arc::default(), news: broadcast::Sender::new(NEWS), elsewhere: Elsewhere::default() }
     }
+}
+
+/// When the node of a session was last heard of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contact {
+    /// The node.
+    pub node: NodeId,
+    /// Its session here.
+    pub session: u64,
+    /// Its last word.
+    pub at: Instant,
 }
 
 struct Entry {
@@ -93,14 +107,50 @@ impl Registry {
         Some(Registered { registry: self.clone(), node, number, wake })
     }
 
-    /// Tasks whose progress is another one, from now on. It is a hint: look the task up.
+    /// Tasks whose progress is another one, from now on, here or elsewhere. It is a hint: look the task up.
     pub fn news(&self) -> broadcast::Receiver<TaskId> {
         self.news.subscribe()
     }
 
     /// When each connected node was last heard of.
-    pub fn contacts(&self) -> Vec<(NodeId, Instant)> {
-        self.lock().iter().map(|(node, entry)| (*node, entry.last_contact)).collect()
+    pub fn contacts(&self) -> Vec<Contact> {
+        let contact = |(node, entry): (&NodeId, &Entry)| Contact {
+            node: *node,
+            session: entry.number,
+            at: entry.last_contact,
+        };
+        self.lock().iter().map(contact).collect()
+    }
+
+    /// Whether the node is connected here.
+    pub fn has(&self, node: NodeId) -> bool {
+        self.lock().contains_key(&node)
+    }
+
+    /// How many nodes are connected.
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// What connected nodes said that is not replicated: of these, or of all.
+    pub fn told(&self, of: Option<&BTreeSet<NodeId>>) -> Vec<v1::HeardNode> {
+        let sessions = self.lock();
+        let asked = sessions.iter().filter(|(node, _)| of.is_none_or(|of| of.contains(node)));
+        asked.map(|(node, entry)| entry.told(*node)).collect()
+    }
+
+    /// What other managers told of progress.
+    pub fn elsewhere(&self) -> &Elsewhere {
+        &self.elsewhere
+    }
+
+    /// Another manager, which is that member, told of the progress of a task of its node.
+    pub fn note_elsewhere(&self, member: MemberId, node: NodeId, report: TaskReport) {
+        let task = report.task;
+        if self.elsewhere.note(member, node, report) {
+            // Nobody may be watching.
+            let _ = self.news.send(task);
+        }
     }
 
     /// The node's assignment may have changed.
@@ -130,14 +180,36 @@ impl Registry {
         self.lock().get(&node).and_then(|entry| entry.vitals.get(task).cloned())
     }
 
-    /// The newest unreplicated word on a task.
+    /// The newest unreplicated word on a task, by the node's session here.
     pub fn progress(&self, node: NodeId, task: &TaskId) -> Option<TaskReport> {
         self.lock().get(&node).and_then(|entry| entry.progress.get(task).cloned())
+    }
+
+    /// All unreplicated words of the sessions here.
+    pub fn all_progress(&self) -> Vec<(NodeId, TaskReport)> {
+        let sessions = self.lock();
+        let of_node = |(node, entry): (&NodeId, &Entry)| {
+            let node = *node;
+            entry.progress.values().map(move |report| (node, report.clone())).collect::<Vec<_>>()
+        };
+        sessions.iter().flat_map(of_node).collect()
     }
 
     /// Where frames to a connected node go.
     pub fn outbox(&self, node: NodeId) -> Option<Outbox> {
         self.lock().get(&node).map(|entry| entry.outbox.clone())
+    }
+}
+
+impl Entry {
+    fn told(&self, node: NodeId) -> v1::HeardNode {
+        v1::HeardNode {
+            node_id: node.to_string(),
+            usage: self.usage.clone(),
+            loops: self.loops.clone(),
+            tasks: self.vitals.told(),
+            progress: self.progress.values().map(Into::into).collect(),
+        }
     }
 }
 
@@ -192,7 +264,8 @@ impl Registered {
     }
 }
 
-fn order(report: &TaskReport) -> (bool, u32, TaskState) {
+/// Later words come after earlier ones.
+pub(super) fn order(report: &TaskReport) -> (bool, u32, TaskState) {
     (report.removed, report.attempt, report.state)
 }
 
@@ -224,7 +297,7 @@ mod tests {
         assert!(registry.register(node, 1, outbox(), now).is_none());
         old.contact(now + std::time::Duration::from_secs(1));
         assert!(!old.is_current());
-        assert_eq!(registry.contacts(), [(node, now)]);
+        assert_eq!(registry.contacts(), [Contact { node, session: 2, at: now }]);
         drop(old);
         assert!(new.is_current());
         drop(new);

@@ -9,7 +9,7 @@ use warren_proto::v1;
 use warren_types::{ImageReference, NodeId};
 
 /// Streams that one node may have at once. All of them share a connection with its session, which has to get through
-/// also when nobody reads them: see the windows in [`crate::server`]. HTTP/2 servers take 200 on one connection.
+/// also when nobody reads them: see the windows in [`crate::server`], which takes more calls on one connection.
 pub const MAX_STREAMS: usize = 160;
 
 /// The manager's end of an attached stream.

@@ -42,6 +42,16 @@ impl NodeVitals {
         }
     }
 
+    /// All there is, as it is told to other managers.
+    pub fn told(&self) -> Vec<v1::TaskVitals> {
+        let told = |(task, vitals): (&TaskId, &Vitals)| v1::TaskVitals {
+            task_id: task.to_string(),
+            usage: vitals.usage,
+            checks: vitals.checks.clone(),
+        };
+        self.0.iter().map(told).collect()
+    }
+
     /// Of that task.
     pub fn get(&self, task: &TaskId) -> Option<&Vitals> {
         self.0.get(task)

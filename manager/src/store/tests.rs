@@ -1,9 +1,14 @@
+mod forwarding;
+
+use warren_core::{Answer, Applied, Change, Command, Outcome};
 use warren_types::{Id, ServiceId};
 
 use super::*;
 
+const LEADER: Role = Role { leader: true, leader_id: Some(1), term: 1, may_plan: true };
+
 fn published(index: u64) -> Published {
-    Published { index, ..Published::first(State::new()) }
+    Published { index, role: LEADER, ..Published::first(State::new()) }
 }
 
 fn batch(index: u64, changes: usize) -> Batch {
@@ -60,7 +65,7 @@ async fn without_a_driver_nothing_is_proposed_and_everything_is_read() {
 
 #[tokio::test(start_paused = true)]
 async fn a_write_that_nobody_confirms_ends_at_its_deadline() {
-    let (store, _publisher, mut proposals) = Store::new(published(1), 1, 1);
+    let (store, _publisher, Inbox { mut proposals, .. }) = Store::new(published(1), 1, 1);
     let command = || Command::DeleteService { term: 1, id: ServiceId(Id(1)) };
     let asking = tokio::spawn({
         let store = store.clone();
@@ -76,7 +81,7 @@ async fn a_write_that_nobody_confirms_ends_at_its_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn while_the_log_is_held_writes_are_refused_and_the_patient_wait() {
-    let (store, publisher, mut proposals) = Store::new(published(1), 4, 1);
+    let (store, publisher, Inbox { mut proposals, .. }) = Store::new(published(1), 4, 1);
     let command = || Command::DeleteService { term: 1, id: ServiceId(Id(1)) };
     let early = tokio::spawn({
         let store = store.clone();
@@ -106,6 +111,7 @@ async fn while_the_log_is_held_writes_are_refused_and_the_patient_wait() {
     let second = proposals.recv().await.unwrap();
     drop(first);
     let answer = Answer::Done;
-    second.reply.send(Ok(Outcome::Unchanged { answer })).unwrap();
+    let (place, outcome) = (Applied::default(), Outcome::Unchanged { answer });
+    second.reply.send(Ok(Written { place, outcome })).unwrap();
     assert_eq!(patient.await.unwrap().unwrap(), Answer::Done);
 }

@@ -1,49 +1,62 @@
-//! A connection to one manager.
+//! A connection to one of the managers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
+use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
-use warren_types::ContentKind;
+use warren_types::{ContentKind, ManagerAddress};
 
 use crate::contents::Contents;
 use crate::contexts::Target;
 use crate::error::Error;
 use crate::handles::{Cluster, Images, Nodes, Services, Tasks};
+use crate::link::{Link, Links};
 use crate::logs::Logs;
-use crate::refusal::Refusal;
+use crate::managers::Managers;
+use crate::retry;
 use crate::tokens::Tokens;
 use crate::volumes::Volumes;
-use crate::{dial, retry};
 
 /// What one unary call may take, its retries included.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(15);
 
+/// Asks a manager for what it has, whether that is the newest or not.
+const STALE: &str = "warren-stale";
+
 /// Largest answer: a page of 1,000 tasks with the longest specs, and room.
 pub(crate) const MAX_ANSWER: usize = 64 << 20;
 
-/// A connection to one manager. Cheap to clone; clones share the connection, which is made again when it is
-/// lost.
+/// A connection to one of the managers; when that one goes, or has no leader, to another. Cheap to clone; clones
+/// share the connection.
 #[derive(Debug, Clone)]
 pub struct Client {
-    channel: Channel,
-    address: Arc<str>,
-    refusal: Refusal,
+    links: Arc<Links>,
+    stale: bool,
 }
 
 impl Client {
-    /// Connects to the manager that `target` names; fails within seconds when it cannot be reached.
+    /// Connects to one of the managers that `target` names; fails within seconds when none can be reached.
     pub async fn connect(target: &Target) -> Result<Self, Error> {
-        let refusal = Refusal::default();
-        let channel = dial::channel(target, &refusal).await?;
-        Ok(Self { channel, address: target.to_string().into(), refusal })
+        Ok(Self { links: Arc::new(Links::connect(target).await?), stale: false })
     }
 
-    /// The manager's address or socket, for people.
-    pub fn address(&self) -> &str {
-        &self.address
+    /// Reads what the manager that answers has, which may be older than what was written, also without a leader.
+    #[must_use]
+    pub fn stale(self, stale: bool) -> Self {
+        Self { stale, ..self }
+    }
+
+    /// The address or socket of the manager that answered last, for people.
+    pub fn address(&self) -> String {
+        self.links.current().address.to_string()
+    }
+
+    /// Where the managers are by their own words, the one that answered first; empty before the first answer.
+    pub fn manager_addresses(&self) -> Vec<ManagerAddress> {
+        self.links.told()
     }
 
     /// What people ask to run.
@@ -86,13 +99,24 @@ impl Client {
         Volumes(self)
     }
 
+    /// The managers, and a backup of what they keep.
+    pub fn managers(&self) -> Managers<'_> {
+        Managers(self)
+    }
+
     /// What tasks wrote.
     pub fn logs(&self) -> Logs<'_> {
         Logs(self)
     }
 
-    pub(crate) fn channel(&self) -> Channel {
-        self.channel.clone()
+    /// The connection that is used now.
+    pub(crate) fn link(&self) -> Link {
+        self.links.current()
+    }
+
+    /// Goes to another manager than that of `left`, if there is one.
+    pub(crate) async fn follow(&self, left: &Link) {
+        self.links.follow(left).await;
     }
 
     /// Sends `message` by `call` until there is an answer, an error that trying again does not heal, or the
@@ -119,40 +143,96 @@ impl Client {
         Fut: Future<Output = Result<Response<R>, Status>>,
     {
         let deadline = Instant::now() + within;
-        let late = || Error::NoAnswer { address: self.address.to_string(), after: within };
-        let mut failed = 0;
-        loop {
-            let mut request = Request::new(message.clone());
+        let timed = |channel, mut request: Request<M>| {
             request.set_timeout(deadline.saturating_duration_since(Instant::now()));
-            let answer = timeout_at(deadline, call(self.channel(), request)).await.map_err(|_| late())?;
-            let status = match answer {
-                Ok(answer) => return Ok(answer.into_inner()),
-                Err(status) => status,
+            call(channel, request)
+        };
+        self.ask(within, deadline, message, timed).await.map(|(_, answer)| answer)
+    }
+
+    /// As [`Client::unary`], for what answers with a stream: its beginning must come within the deadline, its messages
+    /// may take their time.
+    pub(crate) async fn start<M, R, F, Fut>(&self, message: M, call: F) -> Result<(Link, R), Error>
+    where
+        M: Clone,
+        F: Fn(Channel, Request<M>) -> Fut,
+        Fut: Future<Output = Result<Response<R>, Status>>,
+    {
+        self.ask(CALL_DEADLINE, Instant::now() + CALL_DEADLINE, message, call).await
+    }
+
+    /// Asks one manager after the other.
+    async fn ask<M, R, F, Fut>(
+        &self,
+        within: Duration,
+        deadline: Instant,
+        message: M,
+        call: F,
+    ) -> Result<(Link, R), Error>
+    where
+        M: Clone,
+        F: Fn(Channel, Request<M>) -> Fut,
+        Fut: Future<Output = Result<Response<R>, Status>>,
+    {
+        let mut failed = 0;
+        let mut said: Option<Error> = None;
+        loop {
+            let link = self.link();
+            let mut request = Request::new(message.clone());
+            if self.stale {
+                request.metadata_mut().insert(STALE, MetadataValue::from_static("true"));
+            }
+            let status = match timeout_at(deadline, call(link.channel.clone(), request)).await {
+                Ok(Ok(answer)) => {
+                    self.links.heard(answer.metadata());
+                    return Ok((link, answer.into_inner()));
+                }
+                Ok(Err(status)) => status,
+                Err(_) => {
+                    let late = || Error::NoAnswer { address: link.address.to_string(), after: within };
+                    return Err(said.unwrap_or_else(late));
+                }
             };
+            self.links.heard(status.metadata());
             failed += 1;
-            let Some(pause) = retry::pause(failed, &status).filter(|_| self.refusal.get().is_none()) else {
-                return Err(self.error_after(within, &status));
+            let error = error_after(&link, within, &status);
+            let pause = retry::pause(failed, &status, self.links.count());
+            let Some(pause) = pause.filter(|_| link.refusal.get().is_none()) else { return Err(error) };
+            let next = async {
+                sleep(pause).await;
+                self.follow(&link).await;
             };
-            timeout_at(deadline, sleep(pause)).await.map_err(|_| self.error_after(within, &status))?;
+            if timeout_at(deadline, next).await.is_err() {
+                return Err(error);
+            }
+            said = Some(error);
         }
     }
 
-    /// What a call to this manager ended with.
-    pub(crate) fn error(&self, status: &Status) -> Error {
-        self.error_after(CALL_DEADLINE, status)
+    /// To how many managers there is a way.
+    pub(crate) fn count(&self) -> usize {
+        self.links.count()
     }
 
-    fn error_after(&self, within: Duration, status: &Status) -> Error {
-        Error::from_status(&self.address, within, self.refusal.get(), status)
-    }
-
-    /// Opens a stream: the answer's headers must come within the deadline, its messages may take their time.
+    /// Opens a stream over one connection: the answer's headers must come within the deadline.
     pub(crate) async fn open<R>(
         &self,
         opening: impl Future<Output = Result<Response<R>, Status>>,
     ) -> Result<R, Status> {
         let late = |_| Status::unavailable("no answer in time");
         let opened = tokio::time::timeout(CALL_DEADLINE, opening).await.map_err(late)?;
-        opened.map(Response::into_inner)
+        opened.map(|answer| {
+            self.links.heard(answer.metadata());
+            answer.into_inner()
+        })
     }
+}
+
+/// What a call over this connection ended with.
+pub(crate) fn error(link: &Link, status: &Status) -> Error {
+    error_after(link, CALL_DEADLINE, status)
+}
+
+fn error_after(link: &Link, within: Duration, status: &Status) -> Error {
+    Error::from_status(&link.address, within, link.refusal.get(), status)
 }

@@ -5,7 +5,7 @@
 //!
 //! [[contexts]]
 //! name = "default"
-//! address = "10.0.0.7:8080"
+//! addresses = ["10.0.0.7:8080", "10.0.0.8:8080"]
 //! ca = "-----BEGIN CERTIFICATE-----..."
 //! certificate = "-----BEGIN CERTIFICATE-----..."
 //! key = "-----BEGIN PRIVATE KEY-----..."
@@ -17,12 +17,13 @@
 
 mod file;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use warren_types::ManagerAddress;
 
 use crate::error::Error;
 
@@ -48,13 +49,13 @@ pub struct Context {
     pub target: Target,
 }
 
-/// A manager, and how to be known there.
+/// The managers of a cluster, and how to be known there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// By mutual TLS.
     Tcp {
-        /// Where the manager listens.
-        address: Address,
+        /// Where managers are reached; at least one. They are tried in this order.
+        addresses: Vec<ManagerAddress>,
         /// Who we are.
         identity: Identity,
     },
@@ -64,15 +65,6 @@ pub enum Target {
         socket: PathBuf,
     },
 }
-
-/// `HOST:PORT`; an IPv6 address is in brackets.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address(String);
-
-/// A text that is not `HOST:PORT`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an address of a manager; give HOST:PORT, like 10.0.0.7:8080")]
-pub struct ParseAddressError(String);
 
 /// Who we are to a cluster, and how we know its managers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,8 +93,8 @@ impl fmt::Debug for PrivateKey {
 pub struct Wish {
     /// Name of a context.
     pub context: Option<String>,
-    /// Another manager of the context's cluster.
-    pub manager: Option<Address>,
+    /// Other managers of the context's cluster.
+    pub managers: Vec<ManagerAddress>,
     /// The socket of a manager on this machine, if there is one: used when there is no context at all.
     pub socket: Option<PathBuf>,
 }
@@ -135,6 +127,62 @@ impl Contexts {
         })
     }
 
+    /// Contexts whose identity `is_old` get `identity` in its place; all else stays. Answers how many there were.
+    pub fn renew(
+        file: &Path,
+        is_old: impl Fn(&Identity) -> bool,
+        identity: &Identity,
+    ) -> Result<usize, Error> {
+        let is_due = |context: &Context| match &context.target {
+            Target::Tcp { identity, .. } => is_old(identity),
+            Target::Unix { .. } => false,
+        };
+        let due = Self::load(file)?.contexts.iter().filter(|context| is_due(context)).count();
+        if due == 0 {
+            // The file is not even made.
+            return Ok(0);
+        }
+        file::update(file, |contexts| {
+            for context in contexts.contexts.iter_mut().filter(|context| is_due(context)) {
+                if let Target::Tcp { identity: shown, .. } = &mut context.target {
+                    *shown = identity.clone();
+                }
+            }
+        })?;
+        Ok(due)
+    }
+
+    /// Notes where the managers of a context's cluster are by now, as one of them said who was known by `identity`.
+    /// Answers whether the file was changed: not where it says the same, whatever the order, but for the first, nor
+    /// where the context is another one by now or somebody else is writing.
+    pub fn follow(
+        file: &Path,
+        name: &str,
+        identity: &Identity,
+        managers: &[ManagerAddress],
+    ) -> Result<bool, Error> {
+        let differs = |addresses: &[ManagerAddress]| {
+            let all = |addresses: &[ManagerAddress]| addresses.iter().cloned().collect::<BTreeSet<_>>();
+            !managers.is_empty() && (addresses.first() != managers.first() || all(addresses) != all(managers))
+        };
+        let is_due = |context: &Context| match &context.target {
+            Target::Tcp { addresses, identity: known } => {
+                context.name == name && known.ca == identity.ca && differs(addresses)
+            }
+            Target::Unix { .. } => false,
+        };
+        if !Self::load(file)?.contexts.iter().any(is_due) {
+            return Ok(false);
+        }
+        file::try_update(file, |contexts| {
+            for context in contexts.contexts.iter_mut().filter(|context| is_due(context)) {
+                if let Target::Tcp { addresses, .. } = &mut context.target {
+                    *addresses = managers.to_vec();
+                }
+            }
+        })
+    }
+
     /// Takes the context out of the file, if it is there.
     pub fn remove(file: &Path, name: &str) -> Result<(), Error> {
         file::update(file, |contexts| {
@@ -159,15 +207,22 @@ impl Contexts {
             Some(name) => Some(self.get(name).ok_or_else(|| self.unknown(name))?),
             None => None,
         };
-        match (wish.manager, context, wish.socket) {
-            (None, Some(context), _) => Ok(context.target.clone()),
-            (None, None, Some(socket)) => Ok(Target::Unix { socket }),
-            (Some(address), Some(context), _) => match &context.target {
-                Target::Tcp { identity, .. } => Ok(Target::Tcp { address, identity: identity.clone() }),
+        match (context, wish.socket) {
+            (Some(context), _) if wish.managers.is_empty() => Ok(context.target.clone()),
+            (None, Some(socket)) if wish.managers.is_empty() => Ok(Target::Unix { socket }),
+            (Some(context), _) => match &context.target {
+                Target::Tcp { identity, .. } => {
+                    Ok(Target::Tcp { addresses: wish.managers, identity: identity.clone() })
+                }
                 Target::Unix { .. } => Err(Error::NoIdentity { context: context.name.clone() }),
             },
-            (_, None, _) => Err(Error::NoContext { file: self.file.clone() }),
+            (None, _) => Err(Error::NoContext { file: self.file.clone() }),
         }
+    }
+
+    /// The name of the context that `wish` is about, if there is one.
+    pub fn chosen<'a>(&'a self, wish: &'a Wish) -> Option<&'a str> {
+        wish.context.as_deref().or(self.current.as_deref())
     }
 
     fn unknown(&self, name: &str) -> Error {
@@ -176,30 +231,13 @@ impl Contexts {
     }
 }
 
-impl FromStr for Address {
-    type Err = ParseAddressError;
-
-    fn from_str(text: &str) -> Result<Self, ParseAddressError> {
-        let wrong = || ParseAddressError(text.chars().take(64).collect());
-        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-        let bracketed = host.starts_with('[') && host.ends_with(']') && host.len() > 2;
-        let plain =
-            !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
-        let number = port.parse::<u16>().is_ok_and(|port| port != 0) && !port.starts_with('+');
-        if number && (bracketed || plain) { Ok(Self(text.to_owned())) } else { Err(wrong()) }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { address, .. } => address.fmt(f),
+            Self::Tcp { addresses, .. } => {
+                let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+                f.write_str(&addresses.join(", "))
+            }
             Self::Unix { socket } => write!(f, "{}", socket.display()),
         }
     }

@@ -1,23 +1,25 @@
-//! Opens connections: TCP with mutual TLS, or the manager's unix socket.
+//! Opens connections: TCP with mutual TLS to one of several managers, or a manager's unix socket.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::{FuturesUnordered, StreamExt};
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 use warren_security::{
     ConnectError, Credentials, LiveCertificate, MaterialError, Roots, client_config, connect,
 };
+use warren_types::ManagerAddress;
 
-use crate::contexts::{Identity, Target};
+use crate::contexts::Identity;
 use crate::error::Error;
 use crate::refusal::{Listening, Refusal};
 
@@ -26,6 +28,10 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// A manager that is silent on an open connection for both of these is gone.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_DEADLINE: Duration = Duration::from_secs(5);
+/// The same where there are others that can answer, while something is asked.
+const KEEP_ALIVE_AMONG_OTHERS: Duration = Duration::from_secs(2);
+/// How long one manager is dialled before another is as well.
+const NEXT_AFTER: Duration = Duration::from_millis(300);
 
 /// Why no connection came about. Travels through the layers of the transport and is found again at their end.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -58,35 +64,80 @@ impl DialError {
     }
 }
 
-/// Connects to the target now, and again whenever the connection is lost and something is to be sent.
-pub(crate) async fn channel(target: &Target, refusal: &Refusal) -> Result<Channel, Error> {
-    // The scheme is http, since TLS is the connector's business here and https would be refused.
-    let endpoint = Endpoint::from_static("http://warren-manager")
-        .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
-        .keep_alive_timeout(KEEP_ALIVE_DEADLINE);
-    let connected = match target {
-        Target::Unix { socket } => {
-            let socket = socket.clone();
-            let connector = service_fn(move |_: Uri| {
-                let socket = socket.clone();
-                async move { within_deadline(dial_unix(socket)).await.map(TokioIo::new) }
-            });
-            endpoint.connect_with_connector(connector).await
+/// A manager that was reached.
+pub(crate) struct Dialled {
+    pub address: ManagerAddress,
+    pub channel: Channel,
+    pub refusal: Refusal,
+}
+
+/// The scheme is http, since TLS is the connector's business here and https would be refused.
+fn endpoint() -> Endpoint {
+    Endpoint::from_static("http://warren-manager")
+}
+
+/// Connects to the manager's socket now, and again whenever the connection is lost and something is to be sent.
+pub(crate) async fn socket(socket: &Path, refusal: &Refusal) -> Result<Channel, Error> {
+    let endpoint =
+        endpoint().http2_keep_alive_interval(KEEP_ALIVE_EVERY).keep_alive_timeout(KEEP_ALIVE_DEADLINE);
+    let path = socket.to_owned();
+    let connector = service_fn(move |_: Uri| {
+        let path = path.clone();
+        async move { within_deadline(dial_unix(path)).await.map(TokioIo::new) }
+    });
+    let connected = endpoint.connect_with_connector(connector).await;
+    let address = socket.display().to_string();
+    connected.map_err(|error| Error::from_connect(&address, refusal.get(), &error))
+}
+
+/// Connects to one of several managers: the first, and a moment later, or as soon as it is known to fail, the next one
+/// as well. Who answers first is taken.
+pub(crate) async fn any(addresses: &[ManagerAddress], tls: &Arc<ClientConfig>) -> Result<Dialled, Error> {
+    let several = addresses.len() > 1;
+    let mut waiting = addresses.iter();
+    let mut dials = FuturesUnordered::new();
+    let mut errors = Vec::new();
+    loop {
+        if dials.is_empty() {
+            let Some(next) = waiting.next() else { return Err(Error::of_all(errors)) };
+            dials.push(tcp(next, tls, several));
         }
-        Target::Tcp { address, identity } => {
-            let (address, config) = (address.to_string(), tls(identity)?);
-            let refusal = refusal.clone();
-            let connector = service_fn(move |_: Uri| {
-                let (dial, refusal) = (dial_tls(address.clone(), Arc::clone(&config)), refusal.clone());
-                async move {
-                    let stream = within_deadline(dial).await?;
-                    Ok::<_, DialError>(TokioIo::new(Listening::new(stream, refusal)))
+        let more = waiting.len() > 0;
+        tokio::select! {
+            dialled = dials.next() => match dialled.expect("there is one at least") {
+                Ok(dialled) => return Ok(dialled),
+                Err(error) => {
+                    errors.push(error);
+                    dials.extend(waiting.next().map(|next| tcp(next, tls, several)));
                 }
-            });
-            endpoint.connect_with_connector(connector).await
+            },
+            () = sleep(NEXT_AFTER), if more => {
+                dials.extend(waiting.next().map(|next| tcp(next, tls, several)));
+            }
         }
+    }
+}
+
+/// Connects to one manager now, and again whenever the connection is lost and something is to be sent.
+async fn tcp(address: &ManagerAddress, tls: &Arc<ClientConfig>, several: bool) -> Result<Dialled, Error> {
+    let (every, deadline) = match several {
+        true => (KEEP_ALIVE_AMONG_OTHERS, KEEP_ALIVE_AMONG_OTHERS),
+        false => (KEEP_ALIVE_EVERY, KEEP_ALIVE_DEADLINE),
     };
-    connected.map_err(|error| Error::from_connect(&target.to_string(), refusal.get(), &error))
+    let endpoint = endpoint().http2_keep_alive_interval(every).keep_alive_timeout(deadline);
+    let refusal = Refusal::default();
+    let (dialled, config, noted) = (address.to_string(), Arc::clone(tls), refusal.clone());
+    let connector = service_fn(move |_: Uri| {
+        let (dial, refusal) = (dial_tls(dialled.clone(), Arc::clone(&config)), noted.clone());
+        async move {
+            let stream = within_deadline(dial).await?;
+            Ok::<_, DialError>(TokioIo::new(Listening::new(stream, refusal)))
+        }
+    });
+    let connected = endpoint.connect_with_connector(connector).await;
+    let channel =
+        connected.map_err(|error| Error::from_connect(&address.to_string(), refusal.get(), &error))?;
+    Ok(Dialled { address: address.clone(), channel, refusal })
 }
 
 async fn within_deadline<T>(dial: impl Future<Output = Result<T, DialError>>) -> Result<T, DialError> {
@@ -125,7 +176,8 @@ async fn dial_tls(address: String, config: Arc<ClientConfig>) -> Result<TlsStrea
     })
 }
 
-fn tls(identity: &Identity) -> Result<Arc<ClientConfig>, Error> {
+/// Who we are to managers, and whom we take for one.
+pub(crate) fn tls(identity: &Identity) -> Result<Arc<ClientConfig>, Error> {
     let unusable = |error: MaterialError| Error::Identity { why: with_cause(&error) };
     let roots = Roots::parse(&identity.ca).map_err(unusable)?;
     let key = warren_security::PrivateKey::parse(&identity.key.0).map_err(unusable)?;

@@ -129,6 +129,25 @@ impl Error {
         }
     }
 
+    /// The end of attempts to connect to all managers there are. What only one of them said is told, if it says more
+    /// than that it cannot be reached.
+    pub(crate) fn of_all(errors: Vec<Self>) -> Self {
+        let (mut addresses, mut reasons) = (Vec::new(), Vec::new());
+        let one = errors.len() == 1;
+        for error in errors {
+            match error {
+                Self::Unreachable { address, why } if !one => {
+                    reasons.push(format!("{address}: {why}"));
+                    addresses.push(address);
+                }
+                other => return other,
+            }
+        }
+        let none = || "no address is known".to_owned();
+        let why = if reasons.is_empty() { none() } else { reasons.join("; ") };
+        Self::Unreachable { address: addresses.join(", "), why }
+    }
+
     /// The end of an attempt to connect.
     pub(crate) fn from_connect(
         address: &str,

@@ -10,9 +10,10 @@ use tonic::Streaming;
 use warren_proto::v1;
 use warren_proto::v1::import_request::Message;
 
-use crate::client::Client;
+use crate::client::{Client, error};
 use crate::error::Error;
 use crate::handles::Images;
+use crate::link::Link;
 
 /// Size of the pieces an archive is sent in: far below the 4 MiB that a gRPC message may have.
 const CHUNK: usize = 256 << 10;
@@ -26,7 +27,7 @@ const SILENCE: Duration = Duration::from_secs(300);
 /// An import that is under way. Dropping it ends it.
 #[derive(Debug)]
 pub struct Import {
-    client: Client,
+    link: Link,
     progress: Streaming<v1::ImportProgress>,
     /// Tells that the archive could not be read; closed without a word when it could.
     unreadable: Option<oneshot::Receiver<std::io::Error>>,
@@ -41,12 +42,14 @@ impl Import {
         let (broken, mut unreadable) = oneshot::channel();
         tokio::spawn(send(nodes, archive, sender, broken));
         let requests = ReceiverStream::new(receiver);
-        let mut images = Images::client(client.channel());
+        // Not repeated elsewhere: what was read of the archive is gone.
+        let link = client.link();
+        let mut images = Images::client(link.channel.clone());
         let progress = client.open(images.import(requests)).await.map_err(|status| {
             // The call may have been broken off by us before the manager said a word.
-            unreadable.try_recv().map_or_else(|_| client.error(&status), Error::Input)
+            unreadable.try_recv().map_or_else(|_| error(&link, &status), Error::Input)
         })?;
-        Ok(Self { client: client.clone(), progress, unreadable: Some(unreadable) })
+        Ok(Self { link, progress, unreadable: Some(unreadable) })
     }
 
     /// The next thing to tell; `None` when every node is through. An error of one node is not an error here:
@@ -74,9 +77,9 @@ impl Import {
         &self,
         progress: Result<Result<Option<T>, tonic::Status>, tokio::time::error::Elapsed>,
     ) -> Result<Option<T>, Error> {
-        let address = || self.client.address().to_owned();
+        let address = || self.link.address.to_string();
         let progress = progress.map_err(|_| Error::NoAnswer { address: address(), after: SILENCE })?;
-        progress.map_err(|status| self.client.error(&status))
+        progress.map_err(|status| error(&self.link, &status))
     }
 }
 

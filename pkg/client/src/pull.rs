@@ -6,9 +6,10 @@ use tokio::time::timeout;
 use tonic::Streaming;
 use warren_proto::v1;
 
-use crate::client::Client;
+use crate::client::{Client, error};
 use crate::error::Error;
 use crate::handles::Images;
+use crate::link::Link;
 
 /// Longest silence of all nodes: a registry may be slow, and unpacking a large layer takes a while.
 const SILENCE: Duration = Duration::from_secs(300);
@@ -27,7 +28,7 @@ pub struct PullWish {
 /// Pulls that are under way. Dropping it ends them.
 #[derive(Debug)]
 pub struct Pulls {
-    client: Client,
+    link: Link,
     progress: Streaming<v1::PullProgress>,
 }
 
@@ -35,17 +36,17 @@ impl Pulls {
     pub(crate) async fn start(client: &Client, wish: PullWish) -> Result<Self, Error> {
         let PullWish { reference, nodes, always } = wish;
         let message = v1::PullRequest { reference, nodes, always };
-        let mut images = Images::client(client.channel());
-        let progress = client.open(images.pull(message)).await.map_err(|status| client.error(&status))?;
-        Ok(Self { client: client.clone(), progress })
+        let call = |channel, request| async move { Images::client(channel).pull(request).await };
+        let (link, progress) = client.start(message, call).await?;
+        Ok(Self { link, progress })
     }
 
     /// The next thing to tell; `None` when every node is through. An error of one node is not an error here: it
     /// comes as that node's `failed`.
     pub async fn next(&mut self) -> Result<Option<v1::PullProgress>, Error> {
-        let address = || self.client.address().to_owned();
+        let address = || self.link.address.to_string();
         let late = |_| Error::NoAnswer { address: address(), after: SILENCE };
         let told = timeout(SILENCE, self.progress.message()).await.map_err(late)?;
-        told.map_err(|status| self.client.error(&status))
+        told.map_err(|status| error(&self.link, &status))
     }
 }

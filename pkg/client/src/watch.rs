@@ -1,8 +1,5 @@
-//! What changes in the cluster, across broken connections and restarts of the manager.
+//! What changes in the cluster, across broken connections, restarts of managers and from one to another.
 
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep_until};
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use warren_proto::v1;
@@ -10,12 +7,10 @@ use warren_proto::v1::WatchEvent;
 use warren_proto::v1::cluster_client::ClusterClient;
 pub use warren_proto::v1::watch_event::Change;
 
-use crate::client::Client;
+use crate::client::{Client, error};
 use crate::error::Error;
-use crate::retry;
-
-/// A stream that cannot be resumed for this long has ended.
-const RESUME_WITHIN: Duration = Duration::from_secs(30);
+use crate::link::Link;
+use crate::retry::Trouble;
 
 /// A stream of changes that goes on where it broke off.
 ///
@@ -24,6 +19,8 @@ const RESUME_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Watch {
     client: Client,
+    /// The connection that the stream is of.
+    link: Link,
     service: String,
     /// Of the last change that was given out; 0 before the first.
     index: u64,
@@ -33,17 +30,10 @@ pub struct Watch {
     trouble: Option<Trouble>,
 }
 
-/// The stream is broken.
-#[derive(Debug, Clone, Copy)]
-struct Trouble {
-    since: Instant,
-    times: usize,
-    again_at: Instant,
-}
-
 impl Watch {
     pub(crate) fn new(client: Client, service: String) -> Self {
-        Self { client, service, index: 0, stream: None, fresh: true, trouble: None }
+        let link = client.link();
+        Self { client, link, service, index: 0, stream: None, fresh: true, trouble: None }
     }
 
     /// The next change. May be dropped and called again without losing one. Fails when the manager refuses,
@@ -83,10 +73,12 @@ impl Watch {
 
     async fn open(&mut self) -> Result<(), Error> {
         if let Some(trouble) = self.trouble {
-            sleep_until(trouble.again_at).await;
+            trouble.wait().await;
+            self.client.follow(&self.link).await;
         }
+        self.link = self.client.link();
         let message = v1::WatchRequest { service: self.service.clone(), resume_index: self.index };
-        let mut cluster = ClusterClient::new(self.client.channel());
+        let mut cluster = ClusterClient::new(self.link.channel.clone());
         cluster = ClusterClient::<Channel>::max_decoding_message_size(cluster, crate::client::MAX_ANSWER);
         match self.client.open(cluster.watch(message)).await {
             Ok(stream) => {
@@ -101,15 +93,7 @@ impl Watch {
     /// Notes that the stream is broken, or answers that it stays so.
     fn broke(&mut self, status: &Status) -> Result<(), Error> {
         self.stream = None;
-        let now = Instant::now();
-        let earlier = self.trouble;
-        let since = earlier.map_or(now, |trouble| trouble.since);
-        let times = earlier.map_or(1, |trouble| trouble.times + 1);
-        if !retry::may_heal(status) || now.duration_since(since) > RESUME_WITHIN {
-            return Err(self.client.error(status));
-        }
-        let again_at = now + retry::resume_pause(times);
-        self.trouble = Some(Trouble { since, times, again_at });
-        Ok(())
+        self.trouble = Trouble::after(self.trouble, status, self.client.count());
+        if self.trouble.is_none() { Err(error(&self.link, status)) } else { Ok(()) }
     }
 }

@@ -45,14 +45,14 @@ impl Snapshots {
         fs::create_dir_all(&dir).map_err(Error::io("create", &dir))?;
         sync_parent(&dir)?;
         let snapshots = Self { dir };
-        let keep = current.map(file_name);
+        let keep = current.map(|meta| file_name(meta.index, meta.term));
         snapshots.remove_where(|name| Some(name) != keep.as_deref())?;
         Ok(snapshots)
     }
 
     /// Where the snapshot's file is, or would be.
     pub fn path(&self, meta: &SnapshotMeta) -> PathBuf {
-        self.dir.join(file_name(meta))
+        self.dir.join(file_name(meta.index, meta.term))
     }
 
     /// Writes a snapshot; `payload` writes the state. When this returns, the file is durable.
@@ -63,7 +63,7 @@ impl Snapshots {
         payload: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<PathBuf> {
         let path = self.path(meta);
-        let temporary = self.dir.join(file_name(meta) + TEMPORARY);
+        let temporary = self.dir.join(file_name(meta.index, meta.term) + TEMPORARY);
         write_file(&temporary, meta, payload).map_err(Error::io("write", &temporary))?;
         fs::rename(&temporary, &path).map_err(Error::io("rename", &temporary))?;
         sync_dir(&self.dir)?;
@@ -76,20 +76,33 @@ impl Snapshots {
     /// [`Error::Corrupt`] if it is damaged or is not the snapshot that `meta` describes,
     /// [`Error::Newer`] and [`Error::Older`] if another version wrote it.
     pub fn load(&self, meta: &SnapshotMeta) -> Result<Vec<u8>> {
-        let path = self.path(meta);
+        let (found, payload) = self.load_at(meta.index, meta.term)?;
+        if found != *meta {
+            let what = format!("it has other members: {:?}", found.conf_state);
+            return Err(Error::Corrupt { path: self.path(meta), what });
+        }
+        Ok(payload)
+    }
+
+    /// As [`Snapshots::load`], for whoever knows only where the snapshot ends; says what it covers.
+    ///
+    /// # Errors
+    /// As [`Snapshots::load`].
+    pub fn load_at(&self, index: u64, term: u64) -> Result<(SnapshotMeta, Vec<u8>)> {
+        let path = self.dir.join(file_name(index, term));
         let mut content = Vec::new();
         File::open(&path)
             .and_then(|mut file| file.read_to_end(&mut content))
             .map_err(Error::io("read", &path))?;
         let (found, payload) = parse(&path, &content)?;
-        if found != *meta {
+        if (found.index, found.term) != (index, term) {
             let what = format!("it is for entry {} of term {}", found.index, found.term);
             return Err(Error::Corrupt { path, what });
         }
         let start = content.len() - FOOTER_LEN - payload;
         content.truncate(start + payload);
         content.drain(..start);
-        Ok(content)
+        Ok((found, content))
     }
 
     /// Removes the files of snapshots older than `keep`, which the log must point to by now.
@@ -112,8 +125,8 @@ impl Snapshots {
     }
 }
 
-fn file_name(meta: &SnapshotMeta) -> String {
-    format!("{PREFIX}{:016x}-{:016x}", meta.term, meta.index)
+fn file_name(index: u64, term: u64) -> String {
+    format!("{PREFIX}{term:016x}-{index:016x}")
 }
 
 /// Term and index in the name of a finished snapshot file.

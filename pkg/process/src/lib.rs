@@ -8,6 +8,7 @@
 pub mod as_text;
 mod dumps;
 mod failure;
+pub mod joining;
 pub mod logging;
 mod machine;
 pub mod memory;

@@ -89,17 +89,25 @@ impl CertificateAuthority {
         Self::new(certificate_pem.to_owned(), PrivateKey::parse(key_pem)?)
     }
 
+    /// Reads [`CertificateAuthority::to_pem`] back.
+    pub fn parse_pem(text: &str) -> Result<Self, MaterialError> {
+        Bundle::parse(text).and_then(|Bundle { certificates, key }| Self::new(certificates, key))
+    }
+
+    /// Certificate and key in one PEM text. Whoever has it can be anyone in the cluster.
+    pub fn to_pem(&self) -> Zeroizing<String> {
+        pem::join(&self.certificate_pem, &self.key)
+    }
+
     /// Reads the file that [`CertificateAuthority::save`] wrote.
     pub fn load(path: &Path) -> Result<Self, FileError> {
         let text = files::read_private(path)?;
-        Bundle::parse(&text)
-            .and_then(|Bundle { certificates, key }| Self::new(certificates, key))
-            .map_err(|source| FileError::Content { path: path.to_owned(), source })
+        Self::parse_pem(&text).map_err(|source| FileError::Content { path: path.to_owned(), source })
     }
 
     /// Writes certificate and key into one file of mode 0600, replacing it as a whole.
     pub fn save(&self, path: &Path) -> Result<(), FileError> {
-        files::write_private(path, pem::join(&self.certificate_pem, &self.key).as_bytes())
+        files::write_private(path, self.to_pem().as_bytes())
     }
 
     fn new(certificate_pem: String, key: PrivateKey) -> Result<Self, MaterialError> {

@@ -44,6 +44,7 @@ pub enum ContentKeyError {
 
 /// Seals and opens contents. `Debug` shows its fingerprint only.
 pub struct ContentKey {
+    file: FileKey,
     cipher: Cipher,
     prints: hmac::Key,
     fingerprint: Fingerprint,
@@ -61,7 +62,7 @@ impl ContentKey {
     /// # Errors
     /// [`KeyFileError`].
     pub fn load(path: &Path) -> Result<Option<Self>, KeyFileError> {
-        Ok(FileKey::load(&PURPOSE, path)?.map(|key| Self::new(&key)))
+        Ok(FileKey::load(&PURPOSE, path)?.map(Self::new))
     }
 
     /// A new key; it is durable in the file, which only its owner can read, when this returns.
@@ -69,17 +70,45 @@ impl ContentKey {
     /// # Errors
     /// [`FileError`].
     pub fn create(path: &Path) -> Result<Self, FileError> {
-        Ok(Self::new(&FileKey::create(&PURPOSE, path)?))
+        Ok(Self::new(FileKey::create(&PURPOSE, path)?))
     }
 
-    fn new(key: &FileKey) -> Self {
+    /// The key in what [`ContentKey::reveal`] gave; `from` says where that came from, for the error.
+    ///
+    /// # Errors
+    /// [`KeyFileError`], but for those of files.
+    pub fn parse(from: &Path, line: &str) -> Result<Self, KeyFileError> {
+        FileKey::parse(&PURPOSE, from, line).map(Self::new)
+    }
+
+    /// Writes the key to a file, which only its owner can read and which is durable when this returns.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn save(&self, path: &Path) -> Result<(), FileError> {
+        self.file.save(path)
+    }
+
+    /// The line that its file holds, for another manager of the cluster or for a backup. What is done with it must keep
+    /// it from logs, errors and command lines.
+    pub fn reveal(&self) -> Zeroizing<String> {
+        self.file.line()
+    }
+
+    /// Names the key where it must not be shown.
+    pub fn name(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    fn new(key: FileKey) -> Self {
         let source = hkdf::Salt::new(hkdf::HKDF_SHA256, PURPOSE.mark.as_bytes()).extract(key.bytes());
         let derived = "so short a key can be derived";
         let sealing = source.expand(&[b"seal"], hkdf::HKDF_SHA256).expect(derived);
         let mut bytes = Zeroizing::new([0; KEY]);
         sealing.fill(&mut bytes[..]).expect(derived);
         let prints = source.expand(&[b"fingerprint"], hmac::HMAC_SHA256).expect(derived);
-        Self { cipher: Cipher::new(&bytes), prints: prints.into(), fingerprint: key.fingerprint() }
+        let fingerprint = key.fingerprint();
+        Self { file: key, cipher: Cipher::new(&bytes), prints: prints.into(), fingerprint }
     }
 
     /// Seals the bytes of a version of the content `id`. They are fewer than 4 GiB.

@@ -105,9 +105,15 @@ impl Credentials {
         self.issued_at + life.mul_f64(2.0 / 3.0 + spread / 12.0)
     }
 
-    /// Whether [`Credentials::renew_at`] is past.
+    /// Whether [`Credentials::renew_at`] is past, or they are [early](Credentials::is_early).
     pub fn due_for_renewal(&self, now: SystemTime, chance: u64) -> bool {
-        now >= self.renew_at(chance)
+        now >= self.renew_at(chance) || self.is_early(now)
+    }
+
+    /// Whether their validity has not begun: they were issued under a clock that was ahead, by more than what
+    /// certificates are dated back for, and nobody whose clock is right takes them.
+    pub fn is_early(&self, now: SystemTime) -> bool {
+        now + BACK_DATED < self.issued_at
     }
 
     pub(crate) fn certified(&self) -> Arc<CertifiedKey> {

@@ -88,17 +88,27 @@ impl FileKey {
     /// The key in the file; `None` when there is no file.
     pub(crate) fn load(purpose: &'static Purpose, path: &Path) -> Result<Option<Self>, KeyFileError> {
         match read_private(path) {
-            Ok(text) => parse(purpose, path, &text).map(Some),
+            Ok(text) => Self::parse(purpose, path, &text).map(Some),
             Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
+    /// The key in a line that stands, or stood, in the file `path`.
+    pub(crate) fn parse(purpose: &'static Purpose, path: &Path, text: &str) -> Result<Self, KeyFileError> {
+        parse(purpose, path, text)
+    }
+
     /// A new key; it is durable in the file when this returns.
     pub(crate) fn create(purpose: &'static Purpose, path: &Path) -> Result<Self, FileError> {
         let key = Self::new(purpose, Generate::generate());
-        write_private(path, key.line().as_bytes())?;
+        key.save(path)?;
         Ok(key)
+    }
+
+    /// Writes the key to its file; it is durable there when this returns.
+    pub(crate) fn save(&self, path: &Path) -> Result<(), FileError> {
+        write_private(path, self.line().as_bytes())
     }
 
     pub(crate) fn bytes(&self) -> &[u8; KEY] {

@@ -12,6 +12,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod authority;
+mod backup;
 mod cipher;
 mod content;
 mod credentials;
@@ -33,6 +34,10 @@ mod tls;
 mod token;
 
 pub use authority::{AuthorityError, CertificateAuthority};
+pub use backup::{
+    BACKUP_FORMAT, BackupError, BackupWriter, LONGEST_PASSPHRASE, Passphrase, PassphraseError,
+    SHORTEST_PASSPHRASE, open_backup,
+};
 pub use content::{ContentKey, ContentKeyError};
 pub use credentials::Credentials;
 pub use files::FileError;

@@ -8,8 +8,8 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ClusterId, Desired, Exit, Health, ImageDigest, NodeId, NodeName, PublishedPort, ServiceId, ServiceName,
-    TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
+    ClusterId, Desired, Exit, Health, ImageDigest, ManagerAddress, NodeId, NodeName, PublishedPort,
+    ServiceId, ServiceName, TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
 };
 
 /// Orders assignments: workers ignore what is not newer. The incarnation rises with restore and force-new-cluster.
@@ -120,6 +120,9 @@ pub struct NodeSettings {
     pub heartbeat: Duration,
     /// How often to ask whether the assignment is current.
     pub sync: Duration,
+    /// Where managers are reached.
+    #[serde(default)]
+    pub managers: Vec<ManagerAddress>,
 }
 
 impl TaskAssignment {

@@ -88,6 +88,8 @@ identifiers! {
     ClusterId,
     /// A machine with an agent.
     NodeId,
+    /// A manager, made from the key in its certificate, or at `manager init`.
+    ManagerId,
     /// A service; made by the client that creates it, so that a repeated create is recognised.
     ServiceId,
     /// A join token; says nothing about its secret.

@@ -9,6 +9,7 @@
 pub mod assignment;
 pub mod content;
 pub mod id;
+pub mod member;
 pub mod name;
 pub mod object;
 pub mod quantity;
@@ -26,7 +27,8 @@ pub use assignment::{
     Assignment, AssignmentVersion, NodeSettings, TaskAssignment, TaskReport, VolumeAssignment,
 };
 pub use content::{Content, ContentKind, ContentUse, Login, SealedContent};
-pub use id::{ClusterId, ContentId, Id, NodeId, ServiceId, TaskId, TokenId, VolumeId};
+pub use id::{ClusterId, ContentId, Id, ManagerId, NodeId, ServiceId, TaskId, TokenId, VolumeId};
+pub use member::{ManagerAddress, Member, MemberId, ParseAddressError, Suffrage};
 pub use name::{ContentName, ImageDigest, ImageReference, NodeName, ServiceName, VolumeName};
 pub use object::{
     Availability, Node, NodeCondition, NodeDescription, NodeRole, NodeStatus, Observed, Revision, Service,
@@ -36,9 +38,9 @@ pub use quantity::{Bytes, MilliCpu, Resources};
 pub use signal::Signal;
 pub use spec::{
     Capability, Constraint, ContentMount, Device, DeviceAccess, EnvVar, HealthCheck, HostEntry, HttpHeader,
-    Limits, LogLimits, Mode, Mount, MountSource, Placement, Probe, Propagation, Protocol, PublishMode,
-    PublishedPort, PullPolicy, RestartCondition, RestartPolicy, Seccomp, ServiceSpec, TaskSpec, Ulimit,
-    UlimitName,
+    Limits, LogLimits, Mode, Mount, MountSource, OnDisconnect, Placement, Probe, Propagation, Protocol,
+    PublishMode, PublishedPort, PullPolicy, RestartCondition, RestartPolicy, Seccomp, ServiceSpec, TaskSpec,
+    Ulimit, UlimitName,
 };
 pub use state::{Desired, Exit, Health, TaskState};
 pub use template::{Template, TemplateValues};

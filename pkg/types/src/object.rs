@@ -8,8 +8,8 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, ContentUse, Desired, Exit, Health, ImageDigest, NodeId, NodeName, Placement, PublishedPort,
-    Resources, ServiceId, ServiceSpec, TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
+    Bytes, ContentUse, Desired, Exit, Health, ImageDigest, MemberId, NodeId, NodeName, Placement,
+    PublishedPort, Resources, ServiceId, ServiceSpec, TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
 };
 
 /// A service and where it stands.
@@ -143,6 +143,8 @@ pub struct Node {
     pub assignment: u64,
     /// What is wrong with it, as its agent says.
     pub conditions: BTreeSet<NodeCondition>,
+    /// The manager that holds its newest session, as a member; `None` before its first one.
+    pub manager: Option<MemberId>,
 }
 
 /// What an agent says of its machine.

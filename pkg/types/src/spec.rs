@@ -1,6 +1,7 @@
 //! What a person asks for. `validate` is the one list of what a spec may say; everything behind it may rely on it.
 
 mod content;
+mod disconnect;
 mod health;
 mod placement;
 mod restart;
@@ -11,10 +12,12 @@ mod templates;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use content::{ContentMount, MAX_CONTENTS};
+pub use disconnect::{MAX_DISCONNECT, MIN_STOP_AFTER, OnDisconnect};
 pub use health::{HealthCheck, HttpHeader, MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, Probe};
 pub use placement::{
     Constraint, ConstraintKey, ConstraintTest, MAX_CONSTRAINTS, ParseConstraintError, Placement,
@@ -62,6 +65,10 @@ pub struct ServiceSpec {
     /// Where its tasks may run.
     #[serde(default)]
     pub placement: Placement,
+    /// For how long a task may be lost before another takes its place: the node may come back. Says nothing about what
+    /// a task is, so it is no part of a revision.
+    #[serde(default, skip_serializing_if = "Duration::is_zero")]
+    pub replace_after: Duration,
 }
 
 /// How many tasks a service has.
@@ -153,6 +160,12 @@ impl ServiceSpec {
         wrong.nest("task", templates::validate(&self.task, &self.labels));
         self.validate_ports(&mut wrong);
         wrong.nest("placement", self.placement.validate());
+        if self.replace_after > MAX_DISCONNECT {
+            wrong.add("replaceAfter", "is longer than 30 days");
+        }
+        if self.mode == Mode::Global && !self.replace_after.is_zero() {
+            wrong.add("replaceAfter", "a global service's tasks wait for their nodes anyway; leave it out");
+        }
         let texts = (&self.task, &self.ports, self.template_labels());
         let volume = |mount: &&Mount| matches!(mount.source, MountSource::Volume { .. });
         let volumes = self.task.mounts.iter().filter(volume).count() * VOLUME_TEXT;
@@ -230,6 +243,7 @@ mod tests {
             task: TaskSpec::new("nginx:1.27".parse().unwrap()),
             ports: Vec::new(),
             placement: Placement::default(),
+            replace_after: Duration::ZERO,
         }
     }
 
@@ -270,6 +284,11 @@ mod tests {
         check(|s| s.task.mounts = (0..40).map(volume).collect(), &[]);
         check(|s| s.task.mounts = (0..64).map(volume).collect(), &["task.env"]);
         check(|s| s.labels = BTreeMap::from([(String::new(), String::new())]), &["labels[\"\"]"]);
+        let soon = OnDisconnect::StopAfter(Duration::from_secs(1));
+        check(|s| s.task.on_disconnect = soon, &["task.onDisconnect.stopAfter"]);
+        check(|s| s.replace_after = MAX_DISCONNECT, &[]);
+        check(|s| s.replace_after = MAX_DISCONNECT * 2, &["replaceAfter"]);
+        check(|s| (s.mode, s.replace_after) = (Mode::Global, MAX_DISCONNECT), &["replaceAfter"]);
     }
 
     #[test]

@@ -122,6 +122,7 @@ impl TryFrom<v1::NodeSettings> for NodeSettings {
         let ranges = fields.parse_list("ranges", &wire.ranges);
         let heartbeat = period(&mut fields, "heartbeatMs", wire.heartbeat_ms);
         let sync = period(&mut fields, "syncMs", wire.sync_ms);
+        let managers = fields.parse_list("managers", &wire.managers);
         let built = || {
             Some(Self {
                 cluster: cluster?,
@@ -132,6 +133,7 @@ impl TryFrom<v1::NodeSettings> for NodeSettings {
                 ranges: ranges?,
                 heartbeat: heartbeat?,
                 sync: sync?,
+                managers: managers?,
             })
         };
         fields.finish(built())
@@ -157,6 +159,7 @@ impl From<&NodeSettings> for v1::NodeSettings {
             ranges: settings.ranges.iter().map(ToString::to_string).collect(),
             heartbeat_ms: millis(settings.heartbeat),
             sync_ms: millis(settings.sync),
+            managers: settings.managers.iter().map(ToString::to_string).collect(),
         }
     }
 }

@@ -11,10 +11,10 @@ use prost::Message;
 use warren_types::{
     Assignment, AssignmentVersion, Bytes, Capability, ClusterId, ContentMount, Desired, Device, EnvVar, Exit,
     Health, HealthCheck, HostEntry, HttpHeader, Id, ImageDigest, Limits, LogLimits, MilliCpu, Mode, Mount,
-    MountSource, NodeDescription, NodeId, NodeSettings, Placement, Probe, Propagation, Protocol, PublishMode,
-    PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp, ServiceId, ServiceSpec,
-    Signal, TaskAssignment, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, Ulimit, UlimitName,
-    VolumeAssignment,
+    MountSource, NodeDescription, NodeId, NodeSettings, OnDisconnect, Placement, Probe, Propagation,
+    Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp,
+    ServiceId, ServiceSpec, Signal, TaskAssignment, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
+    Ulimit, UlimitName, VolumeAssignment,
 };
 
 use super::stored_service_spec;
@@ -141,7 +141,9 @@ fn task_specs() -> impl Strategy<Value = TaskSpec> {
         .prop_map(|(max_size, max_files)| LogLimits { max_size: Bytes(max_size), max_files });
     let seccomp = select(vec![Seccomp::Default, Seccomp::Unconfined]);
     let process = (words(), words(), vec(var, 0..4), given(), given(), vec(".{0,8}", 0..3), given());
-    let life = (vec(host, 0..3), signal, durations(0), restarts(), logs);
+    let alone =
+        option::of(durations(0)).prop_map(|time| time.map_or(OnDisconnect::Keep, OnDisconnect::StopAfter));
+    let life = (vec(host, 0..3), signal, durations(0), (restarts(), alone), logs);
     let bounds = (limits(), resources(), ulimits(), btree_map(".{0,8}", ".{0,8}", 0..3));
     let numbers = any::<(Option<u64>, Option<i32>, [bool; 5])>();
     let rights = (capabilities(), capabilities(), seccomp, devices(), mounts());
@@ -150,7 +152,8 @@ fn task_specs() -> impl Strategy<Value = TaskSpec> {
     (image, select(PullPolicy::ALL.to_vec()), process, life, bounds, numbers, rights).prop_map(
         |(image, pull, process, life, bounds, numbers, rights)| {
             let (command, args, env, workdir, user, groups, hostname) = process;
-            let ((hosts, stop_signal, stop_grace, restart, logs), (secrets, configs, health)) = life;
+            let ((hosts, stop_signal, stop_grace, (restart, on_disconnect), logs), given) = life;
+            let (secrets, configs, health) = given;
             let (limits, reservations, ulimits, sysctls) = bounds;
             let (shm_size, oom_score_adj, [tty, init, privileged, no_new_privileges, read_only]) = numbers;
             let (cap_add, cap_drop, seccomp, devices, mounts) = rights;
@@ -188,6 +191,7 @@ fn task_specs() -> impl Strategy<Value = TaskSpec> {
                 configs,
                 health,
                 restart,
+                on_disconnect,
                 logs,
             }
         },
@@ -223,14 +227,15 @@ fn service_specs() -> impl Strategy<Value = ServiceSpec> {
     let replicated = any::<u32>().prop_map(|replicas| Mode::Replicated { replicas });
     let mode = prop_oneof![replicated, Just(Mode::Global)];
     let labels = btree_map(".{0,8}", ".{0,8}", 0..4);
-    (name, labels, mode, task_specs(), ports(), placements()).prop_map(
-        |(name, labels, mode, task, ports, placement)| ServiceSpec {
+    (name, labels, mode, task_specs(), ports(), placements(), durations(0)).prop_map(
+        |(name, labels, mode, task, ports, placement, replace_after)| ServiceSpec {
             name,
             labels,
             mode,
             task,
             ports,
             placement,
+            replace_after,
         },
     )
 }
@@ -296,7 +301,8 @@ fn settings() -> impl Strategy<Value = NodeSettings> {
     (ids(), ids(), named, net(), vec(net(), 0..4), durations(1), durations(1)).prop_map(
         |(cluster, node, (name, labels), subnet, ranges, heartbeat, sync)| {
             let (cluster, node) = (ClusterId(cluster), NodeId(node));
-            NodeSettings { cluster, node, name, labels, subnet, ranges, heartbeat, sync }
+            let managers = vec!["10.0.0.7:8080".parse().unwrap(), "[fd00::7]:1".parse().unwrap()];
+            NodeSettings { cluster, node, name, labels, subnet, ranges, heartbeat, sync, managers }
         },
     )
 }

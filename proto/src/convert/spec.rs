@@ -35,16 +35,17 @@ pub fn stored_service_spec(wire: v1::ServiceSpec) -> Result<ServiceSpec, Violati
     let ports = fields.list("ports", wire.ports);
     let placement = fields.nest("placement", wire.placement.unwrap_or_default().try_into());
     let labels = wire.labels;
+    let replace_after = Duration::from_millis(wire.replace_after_ms);
     let built = || {
         let (task, ports, placement) = (task?, ports?, placement?);
-        Some(ServiceSpec { name: name?, labels, mode: mode?, task, ports, placement })
+        Some(ServiceSpec { name: name?, labels, mode: mode?, task, ports, placement, replace_after })
     };
     fields.finish(built())
 }
 
 impl From<&ServiceSpec> for v1::ServiceSpec {
     fn from(spec: &ServiceSpec) -> Self {
-        let ServiceSpec { name, labels, mode, task, ports, placement } = spec;
+        let ServiceSpec { name, labels, mode, task, ports, placement, replace_after } = spec;
         let mode = match *mode {
             Mode::Replicated { replicas } => {
                 v1::service_spec::Mode::Replicated(v1::Replicated { replicas: i64::from(replicas) })
@@ -58,6 +59,7 @@ impl From<&ServiceSpec> for v1::ServiceSpec {
             ports: ports.iter().map(Into::into).collect(),
             placement: (*placement != Placement::default()).then(|| placement.into()),
             mode: Some(mode),
+            replace_after_ms: millis(*replace_after),
         }
     }
 }
@@ -191,6 +193,10 @@ mod tests {
         check(|s| s.ports[0].protocol = 2, &["ports[0].protocol"]);
         check(|s| s.ports[0].mode = 0, &["ports[0].mode"]);
         check(|s| s.ports[0].mode = 7, &["ports[0].mode"]);
+        check(|s| s.replace_after_ms = u64::MAX, &["replaceAfter"]);
+        let alone = |time| move |s: &mut v1::ServiceSpec| s.task.as_mut().unwrap().stop_after_ms = time;
+        check(alone(Some(0)), &["task.onDisconnect.stopAfter"]);
+        check(alone(Some(u64::MAX)), &["task.onDisconnect.stopAfter"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warren_types::spec::DEFAULT_STOP_GRACE;
+use warren_types::spec::{DEFAULT_STOP_GRACE, OnDisconnect};
 use warren_types::{
     Bytes, Device, EnvVar, HealthCheck, HostEntry, Limits, LogLimits, MilliCpu, Mount, MountSource,
     Propagation, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp, TaskSpec, Ulimit,
@@ -35,6 +35,7 @@ impl TryFrom<v1::TaskSpec> for TaskSpec {
         let restart = wire.restart.map_or_else(|| Ok(RestartPolicy::default()), RestartPolicy::try_from);
         let restart = fields.nest("restart", restart);
         let given = |text: String| (!text.is_empty()).then_some(text);
+        let stop_after = wire.stop_after_ms.map(Duration::from_millis);
         let built = || {
             Some(TaskSpec {
                 image: image?,
@@ -69,6 +70,7 @@ impl TryFrom<v1::TaskSpec> for TaskSpec {
                 configs: configs?,
                 health: health?,
                 restart: restart?,
+                on_disconnect: stop_after.map_or(OnDisconnect::Keep, OnDisconnect::StopAfter),
                 logs: wire.logs.map(Into::into).unwrap_or_default(),
             })
         };
@@ -112,6 +114,7 @@ impl From<&TaskSpec> for v1::TaskSpec {
             configs,
             health,
             restart,
+            on_disconnect,
             logs,
         } = spec;
         let list = |items: &Vec<String>| v1::StringList { items: items.clone() };
@@ -152,6 +155,7 @@ impl From<&TaskSpec> for v1::TaskSpec {
             configs: configs.iter().map(Into::into).collect(),
             health: health.as_ref().map(Into::into),
             restart: (*restart != RestartPolicy::default()).then(|| restart.into()),
+            stop_after_ms: on_disconnect.stop_after().map(millis),
             logs: (*logs != LogLimits::default()).then(|| (*logs).into()),
         }
     }

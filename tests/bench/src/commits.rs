@@ -19,6 +19,8 @@ use warren_log::Engine;
 
 use crate::figures::Figures;
 
+/// What is on the disk that is measured.
+const DISK: &str = "target";
 const ROUNDS: usize = 7;
 /// How long one cell of one round is measured.
 const SPAN: Duration = Duration::from_millis(700);
@@ -45,24 +47,25 @@ trait Subject {
 
 pub fn measure(figures: &mut Figures) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let disk = Path::new("target");
     println!("\ndurable commits, one manager, commands straight to the raft driver");
     let mut doors = Vec::new();
     for engine in Engine::ALL {
-        doors.push((engine, door::Door::open(&runtime, &scratch(disk)?, engine)?));
+        doors.push((engine, door::Door::open(&runtime, &scratch()?, engine)?));
     }
-    Table::fill(&runtime, disk, &mut doors)?.show(figures, "door", Some("> 5000"));
+    Table::fill(&runtime, &mut doors)?.show(figures, "door", Some("> 5000"));
     drop(doors);
     println!("\ndurable commits through the API: creating services, mutual TLS on loopback");
     let mut apis = Vec::new();
     for engine in Engine::ALL {
-        apis.push((engine, api::Api::start(&runtime, scratch(disk)?, engine)?));
+        apis.push((engine, api::Api::start(&runtime, scratch()?, engine)?));
     }
-    Table::fill(&runtime, disk, &mut apis)?.show(figures, "API", None);
+    Table::fill(&runtime, &mut apis)?.show(figures, "API", None);
     Ok(())
 }
 
-fn scratch(disk: &Path) -> anyhow::Result<TempDir> {
+/// A directory on the disk that holds `target/`.
+pub fn scratch() -> anyhow::Result<TempDir> {
+    let disk = Path::new(DISK);
     let made = tempfile::Builder::new().prefix("bench-").tempdir_in(disk);
     made.with_context(|| format!("making a directory in {}", disk.display()))
 }
@@ -76,18 +79,14 @@ struct Table {
 }
 
 impl Table {
-    fn fill<S: Subject>(
-        runtime: &Runtime,
-        disk: &Path,
-        subjects: &mut [(Engine, S)],
-    ) -> anyhow::Result<Self> {
+    fn fill<S: Subject>(runtime: &Runtime, subjects: &mut [(Engine, S)]) -> anyhow::Result<Self> {
         let mut table = Self { disk: Vec::new(), cells: Vec::new() };
         for (engine, _) in subjects.iter() {
             table.cells.extend(WRITERS.map(|writers| (*engine, writers, Vec::new())));
         }
         // The first round warms caches and is not kept.
         for round in 0..=ROUNDS {
-            let plain = plain_disk(disk)?;
+            let plain = plain_disk()?;
             let mut found = Vec::new();
             for writers in WRITERS {
                 for (engine, subject) in subjects.iter_mut() {
@@ -177,8 +176,8 @@ fn syncs_per_write(engine: Engine) -> f64 {
 }
 
 /// fdatasyncs per second of a file that grows by [`RECORD`] bytes each time.
-fn plain_disk(disk: &Path) -> anyhow::Result<f64> {
-    let directory = scratch(disk)?;
+fn plain_disk() -> anyhow::Result<f64> {
+    let directory = scratch()?;
     let mut file = File::create(directory.path().join("plain"))?;
     let (record, start, mut done) = ([7; RECORD], Instant::now(), 0);
     while start.elapsed() < SPAN {

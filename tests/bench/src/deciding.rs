@@ -45,7 +45,12 @@ impl Cluster {
                 description,
                 at: NOW,
             });
-            cluster.apply(Command::OpenSession { node, description: self::description(), at: NOW });
+            cluster.apply(Command::OpenSession {
+                node,
+                description: self::description(),
+                manager: 1,
+                at: NOW,
+            });
         }
         cluster
     }
@@ -68,6 +73,7 @@ impl Cluster {
             task,
             ports: Vec::new(),
             placement: Placement::default(),
+            replace_after: Default::default(),
         };
         self.apply(Command::CreateService { id, spec, at: NOW });
         for first in (1..=replicas).step_by(BATCH as usize) {

@@ -4,8 +4,9 @@
 //! machine disturbs both. Nothing here judges; the aims stand beside the figures. Run by `make bench`.
 //! Start reading at [`figures`]; `deciding` measures the pure core, `commits` the log below the API, `snapshot` what a
 //! snapshot costs those who write meanwhile, `node` a real node on real containers, `worker` the agent of one:
-//! `worker-many`, `worker-stops`, `worker-logs`, `worker-checks` and `worker-contents` are its parts.
-//! Arguments choose what is measured; `quick` and `hybrid` say how, see [`worker`].
+//! `worker-many`, `worker-stops`, `worker-logs`, `worker-checks` and `worker-contents` are its parts; `managers`
+//! several managers with workers that pretend, its parts are `managers-commits`, `managers-failover` and
+//! `managers-load`. Arguments choose what is measured; `quick` and `hybrid` say how, see [`worker`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -13,6 +14,7 @@ mod allocator;
 mod commits;
 mod deciding;
 mod figures;
+mod managers;
 mod node;
 mod snapshot;
 mod worker;
@@ -27,7 +29,7 @@ use figures::Figures;
 static COUNTING: allocator::Counting = allocator::Counting;
 
 /// What can be measured by itself.
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 17] = [
     "deciding",
     "commits",
     "snapshot",
@@ -38,10 +40,20 @@ const PARTS: [&str; 10] = [
     "worker-logs",
     "worker-checks",
     "worker-contents",
+    "managers",
+    "managers-commits",
+    "managers-failover",
+    "managers-deploy",
+    "managers-memory",
+    "managers-idle",
+    "managers-losses",
 ];
 
 fn main() -> anyhow::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == managers::FAKE_WORKERS) {
+        return managers::fake::main(&words[1..]);
+    }
     let (how, only): (Vec<String>, Vec<String>) =
         words.into_iter().partition(|word| ["quick", "hybrid"].contains(&word.as_str()));
     let unknown: Vec<&String> = only.iter().filter(|word| !PARTS.contains(&word.as_str())).collect();
@@ -76,6 +88,19 @@ fn main() -> anyhow::Result<()> {
     }
     if of_worker("worker-contents") {
         worker::measure_contents(&mut figures, scale)?;
+    }
+    let of_managers = |name: &str| wanted(name) || wanted("managers");
+    let scale = managers::Scale::of(&how);
+    if of_managers("managers-commits") {
+        managers::measure_commits(&mut figures)?;
+    }
+    if of_managers("managers-failover") {
+        managers::measure_failover(&mut figures, scale)?;
+    }
+    for part in managers::Load::ALL {
+        if of_managers(part.word()) {
+            managers::measure_load(&mut figures, part, scale)?;
+        }
     }
     let path = Path::new("target/bench.json");
     std::fs::write(path, figures.to_json()).with_context(|| format!("writing {}", path.display()))?;

@@ -82,7 +82,8 @@ fn idle(figures: &mut Figures, node: &mut Node) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn resident_mebibytes(pid: i32) -> anyhow::Result<f64> {
+/// Resident memory.
+pub fn resident_mebibytes(pid: i32) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS in status")?;
     let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse()?;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use warren_core::{Command, LEVEL, NewTask, schedule_up_to};
 use warren_log::{DataDir, Engine};
 use warren_manager::Tuning;
-use warren_manager::raft::restore::{Ended, open_store};
+use warren_manager::raft::restore::{Ended, Group, Opened, open_store};
 use warren_manager::raft::snapshot::Bounds;
 use warren_manager::store::Store;
 use warren_types::{
@@ -129,7 +129,8 @@ impl Cluster {
         let snapshots = Bounds { bytes: usize::MAX, entries: after };
         let tuning = Tuning { snapshots, ..Tuning::default() };
         let (data_dir, stop) = (DataDir::open(&self.directory)?, CancellationToken::new());
-        let (store, ended) = open_store(data_dir, &path, Engine::Redb, tuning, stop.clone())?;
+        let Opened { store, ended, .. } =
+            open_store(data_dir, &path, Engine::Redb, tuning, Group::of_one(), stop.clone())?;
         self.runtime.block_on(async {
             let mut watch = store.watch(0);
             while !store.read().role.may_plan {
@@ -195,7 +196,9 @@ async fn build(store: &Store) -> anyhow::Result<()> {
         let (id, name, description) = (node(number), format!("node-{number}").parse()?, description());
         let role = NodeRole::Worker;
         store.propose(Command::RegisterNode { id, name, role, description, at: NOW }).await?;
-        store.propose(Command::OpenSession { node: id, description: self::description(), at: NOW }).await?;
+        store
+            .propose(Command::OpenSession { node: id, description: self::description(), manager: 1, at: NOW })
+            .await?;
     }
     let term = store.read().role.term;
     for number in 1..=SERVICES {
@@ -273,6 +276,7 @@ fn spec(number: u32) -> anyhow::Result<ServiceSpec> {
         task,
         ports: Vec::new(),
         placement: Default::default(),
+        replace_after: Default::default(),
     })
 }
 

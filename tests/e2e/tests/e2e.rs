@@ -22,8 +22,10 @@ mod e2e {
     pub mod joining;
     pub mod logs;
     pub mod losses;
+    pub mod managers;
     pub mod probes;
     pub mod pulls;
+    pub mod recovery;
     pub mod refusals;
     pub mod removed;
     pub mod restart;

@@ -66,7 +66,7 @@ impl Cluster {
             Step::Reconcile(_) | Step::Schedule => {}
             Step::Reap(id) => self.carry_out(reap(&self.state, &id).commands),
             Step::Tokens => self.carry_out(reap_tokens(&self.state, now).commands),
-            Step::Level(members) => self.carry_out(reconcile_level(&self.state, members).commands),
+            Step::Level => self.carry_out(reconcile_level(&self.state).commands),
             Step::Judge { node, down } => self.judge(node, down, now),
             Step::Work { node, state, removed, health } => self.work(node, state, (removed, health), now),
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warren_core::{State, reap, reap_tokens, reconcile_service, schedule};
+use warren_core::{State, reap, reap_tokens, reconcile_level, reconcile_service, schedule};
 use warren_manager::raft::codec::{read_snapshot, write_snapshot};
 
 /// Bytes are refused, or are a state that holds together, survives being written again, and can be planned on
@@ -19,6 +19,7 @@ pub fn run(bytes: &[u8]) {
         commands.extend(reap(&state, &service.id).commands);
     }
     commands.extend(reap_tokens(&state, now).commands);
+    commands.extend(reconcile_level(&state).commands);
     commands.extend(schedule(&state, now).command(&state, now));
     for command in commands {
         let Some(index) = next.applied().index.checked_add(1) else { return };

@@ -8,7 +8,7 @@ mod wishes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use warren_core::{Answer, Outcome, Refusal};
+use warren_core::{Answer, Outcome, Refusal, State};
 use warren_types::{ContentId, NodeId, ServiceId, ServiceSpec, VolumeId};
 
 use self::contents::{Kept, Uses};
@@ -91,6 +91,25 @@ impl Client {
     /// The service that a request under way is about; nothing is promised of it now.
     pub fn uncertain(&self) -> Option<ServiceId> {
         self.pending.as_ref().and_then(Request::service)
+    }
+
+    /// The cluster may have forgotten what it acknowledged, or be what it was before: the client takes for promised
+    /// what it finds of its own, and drops what it asked for last.
+    pub fn looks_again(&mut self, state: &State) {
+        (self.pending, self.sent) = (None, None);
+        let since = state.applied().index;
+        self.contents_are(state, since);
+        let own = |id: &ServiceId| usize::try_from((id.0.0 >> 64) as u64 & 0xff) == Ok(self.number);
+        let found = state.services().map(|service| service.id).filter(own);
+        let all: BTreeSet<ServiceId> = self.promises.keys().copied().chain(found).collect();
+        for id in all {
+            let service = state.service(&id).filter(|service| !service.removing);
+            let wanted =
+                service.map(|service| Wish { spec: service.spec.clone(), uses: self.uses(&service.spec) });
+            let version = service.map_or(since, |service| service.version);
+            let wanted = wanted.into_iter().collect();
+            self.promises.insert(id, Promise { wanted, since, version });
+        }
     }
 
     /// A sending was answered. Tells of which service something was promised.

@@ -7,10 +7,10 @@ use warren_consensus::Message;
 use warren_core::state::Parts;
 use warren_core::{Command, Outcome};
 use warren_task::Action;
-use warren_types::{AssignmentVersion, NodeCondition, TaskAssignment, TaskId, TaskReport};
+use warren_types::{AssignmentVersion, ManagerAddress, NodeCondition, TaskAssignment, TaskId, TaskReport};
 
 use crate::faults::Fault;
-use crate::manager::Key;
+use crate::manager::{Key, Word};
 use crate::worker::Fate;
 
 /// One thing that happens. `boot` says in which life of a process; what is of another life is void.
@@ -30,8 +30,10 @@ pub enum Event {
     Down { connection: u64, said: ToWorker },
     /// At a client.
     Client { client: usize, what: OnClient },
-    /// A manager's machine starts its manager.
+    /// A manager's machine starts its manager, or asks to become one.
     ManagerStarts { host: usize },
+    /// A machine is told that it is a manager: its member's id, and where managers are. Void when it was wiped since.
+    Joined { host: usize, wiped: u64, member: u64, managers: Vec<ManagerAddress> },
     /// A worker's machine starts its agent.
     AgentStarts { worker: usize },
     /// A process that cannot live exits.
@@ -69,6 +71,8 @@ pub enum OnManager {
     Propose { key: Key, term: u64, command: Box<Command> },
     /// A client asks.
     Request { client: usize, sending: u64, command: Box<Command>, deadline: u64 },
+    /// A machine asks to become a manager.
+    Join { from: usize, wiped: u64, word: Box<Word> },
     /// Another manager speaks.
     Peer { from: usize, from_boot: u64, said: ToPeer },
 }
@@ -80,11 +84,13 @@ pub enum ToPeer {
     Forward { request: u64, command: Box<Command>, deadline: u64 },
     /// The answer.
     Answer { request: u64, answer: Answered },
-    /// From a manager that does not vote and wants to: its id, and the one that it lost with its disk.
-    LetIn { id: u64, replaces: Option<u64> },
-    /// To all, from a new leader: which workers are connected to you?
+    /// To all that it knows where to find: this is who I am, and where.
+    Hello { id: u64, address: ManagerAddress },
+    /// The answer to one that was removed.
+    Removed,
+    /// To all, from the leader: which workers are connected to you?
     WhoIsThere { term: u64 },
-    /// To the leader: workers, and how long ago each was heard, in milliseconds.
+    /// The answer: workers, and how long ago each was heard, in milliseconds.
     Contacts { term: u64, heard: Vec<(usize, u64)> },
 }
 
@@ -133,6 +139,8 @@ pub enum OnClient {
 /// From an agent.
 #[derive(Debug, Clone)]
 pub enum ToManager {
+    /// Before the first word, of a node that was removed: it joins again.
+    Join,
     /// The first word, with the version of the assignment that the node has.
     Hello(AssignmentVersion),
     /// With what is wrong with the node.
@@ -148,11 +156,17 @@ pub enum ToManager {
 pub enum ToWorker {
     Welcome,
     Assignment(AssignmentVersion, Arc<Vec<TaskAssignment>>),
+    /// Where managers are reached.
+    Managers(Arc<Vec<ManagerAddress>>),
     /// What the node has is current.
     Current,
     Stored(u64),
-    /// This manager does not hear a leader; another one may.
+    /// This manager does not hear a leader, or knows less than the node; another one may.
     Elsewhere,
+    /// The node was removed from the cluster.
+    Removed,
+    /// Nobody here knows the node.
+    Unknown,
     /// The other end is gone.
     Closed,
 }
@@ -183,6 +197,7 @@ impl Event {
             Self::AgentStarts { worker } => of(10, *worker, 0),
             Self::Fault(fault) => of(11, 0, *fault as u64),
             Self::Exits { worker, task } => of(14, *worker, task.number),
+            Self::Joined { host, wiped, member, .. } => of(15, *host, *wiped << 32 | *member),
             Self::Peace => of(12, 0, 0),
             Self::Look => of(13, 0, 0),
         }
@@ -208,12 +223,14 @@ impl OnManager {
             Self::Plan(_) => 8,
             Self::Propose { term, .. } => 16 | *term << 8,
             Self::Request { .. } => 9,
+            Self::Join { from, .. } => 17 | (*from as u64) << 8,
             Self::Peer { said, .. } => match said {
                 ToPeer::Forward { .. } => 10,
                 ToPeer::Answer { .. } => 11,
                 ToPeer::WhoIsThere { .. } => 12,
                 ToPeer::Contacts { .. } => 13,
-                ToPeer::LetIn { .. } => 14,
+                ToPeer::Hello { id, .. } => 14 | *id << 8,
+                ToPeer::Removed => 18,
             },
         }
     }
@@ -244,6 +261,7 @@ impl ToManager {
             Self::Sync(_) => 2,
             Self::Reports(number, reports) => 3 | (*number & 0xff) << 4 | (reports.len() as u64) << 12,
             Self::Closed => 4,
+            Self::Join => 5,
         }
     }
 }
@@ -257,6 +275,9 @@ impl ToWorker {
             Self::Stored(number) => 3 | (*number & 0xfff) << 4,
             Self::Elsewhere => 4,
             Self::Closed => 5,
+            Self::Managers(all) => 6 | (all.len() as u64) << 4,
+            Self::Removed => 7,
+            Self::Unknown => 8,
         }
     }
 }

@@ -34,16 +34,32 @@ pub enum Fault {
     Breaks,
     /// A process exits by itself.
     Exits,
-    /// A manager loses its disk, and comes back under a new id.
+    /// A manager loses its disk, and comes back under a new id at the same address.
     DiskIsLost,
+    /// A manager's machine is gone for good, and another one takes over at another address.
+    MachineIsLost,
+    /// A manager stops, and starts at another address.
+    Moves,
+    /// Somebody takes a manager's vote, or gives it back.
+    Suffrage,
+    /// Somebody removes a manager, dead or alive, or the leader.
+    MemberIsRemoved,
+    /// Somebody removes a node with all that runs there. It joins again.
+    NodeIsRemoved,
+    /// Somebody takes a backup.
+    BackupIsTaken,
+    /// All managers but one lose their disks for good, and that one goes on alone.
+    MostAreLost,
+    /// All managers lose their disks for good, and a backup is restored.
+    AllAreLost,
     /// The leader hands over to another member.
     HandsOver,
     /// A manager's process stands still for a while, and goes on as if nothing had been.
     Stalls,
 }
 
-/// All of them that are planned; [`Fault::Heals`] follows each partition by itself.
-const KINDS: [Fault; 14] = [
+/// All of them that are planned often; [`Fault::Heals`] follows each partition by itself.
+const KINDS: [Fault; 20] = [
     Fault::ManagerDies,
     Fault::LeaderDies,
     Fault::DiskFails,
@@ -56,6 +72,12 @@ const KINDS: [Fault; 14] = [
     Fault::Breaks,
     Fault::Exits,
     Fault::DiskIsLost,
+    Fault::MachineIsLost,
+    Fault::Moves,
+    Fault::Suffrage,
+    Fault::MemberIsRemoved,
+    Fault::NodeIsRemoved,
+    Fault::BackupIsTaken,
     Fault::HandsOver,
     Fault::Stalls,
 ];
@@ -92,6 +114,13 @@ impl World {
         for kind in KINDS {
             for _ in 0..self.chance.between(0, 3) {
                 let at = self.chance.between(1_000, chaos - 1);
+                self.after(at, Event::Fault(kind));
+            }
+        }
+        // Cluster's lives are long, so that what is wrong in one shows.
+        for kind in [Fault::MostAreLost, Fault::AllAreLost] {
+            if self.chance.one_in(4) {
+                let at = self.chance.between(chaos / 4, chaos - 1);
                 self.after(at, Event::Fault(kind));
             }
         }
@@ -144,6 +173,14 @@ impl World {
             }
             Fault::Exits => self.some_process_exits(),
             Fault::DiskIsLost => self.disk_is_lost(host),
+            Fault::MachineIsLost => self.machine_is_lost(host),
+            Fault::Moves => self.address_changes(host),
+            Fault::Suffrage => self.suffrage_changes(),
+            Fault::MemberIsRemoved => self.member_is_removed(),
+            Fault::NodeIsRemoved => self.node_is_removed(worker),
+            Fault::BackupIsTaken => self.backup_is_taken(host),
+            Fault::MostAreLost => self.most_are_lost(host),
+            Fault::AllAreLost => self.all_are_lost(host),
             Fault::HandsOver => self.leader_hands_over(),
             Fault::Stalls => std::mem::replace(&mut self.managers[host].stalled_until, until) < until,
         };

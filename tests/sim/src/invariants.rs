@@ -7,8 +7,10 @@ mod acknowledged;
 mod addresses;
 mod at_home;
 mod contents;
+mod kept;
 mod leaders;
 mod left_alone;
+mod membership;
 mod monotone;
 mod one_image;
 mod planning;
@@ -23,9 +25,10 @@ pub mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_consensus::ConfState;
+use warren_consensus::{ConfState, MemberChange};
 use warren_core::{Change, Outcome, Plan, State};
-use warren_types::{ServiceId, TaskId, Timestamp};
+use warren_task::Action;
+use warren_types::{NodeId, ServiceId, TaskId, Timestamp};
 
 use crate::manager::Key;
 use crate::worker::Worker;
@@ -58,8 +61,8 @@ impl std::fmt::Display for Violation {
 /// What has become true, whoever has forgotten it meanwhile.
 #[derive(Default)]
 pub struct Oracle {
-    /// What was applied at each index, from 1 on.
-    chosen: Vec<prefixes::Chosen>,
+    /// What was applied at each index of the cluster's life.
+    chosen: prefixes::Prefix,
     /// As of the newest of them.
     pub newest: State,
     leaders: leaders::Leaders,
@@ -67,8 +70,8 @@ pub struct Oracle {
     changes: BTreeMap<u64, ConfState>,
     /// The highest number of a task that each service has had.
     numbers: BTreeMap<ServiceId, u64>,
-    /// Tasks of which a worker said that nothing is left.
-    gone: BTreeSet<TaskId>,
+    /// Tasks of which a worker said that nothing is left there.
+    gone: BTreeSet<(NodeId, TaskId)>,
     /// What the image of a revision was where it was first used.
     images: one_image::Images,
     /// Every version that secrets have had.
@@ -79,6 +82,14 @@ pub struct Oracle {
     pub followed: u64,
     /// How many volumes got their place with a task.
     pub settled: u64,
+    /// How many nodes heard that they were removed.
+    pub nodes_removed: u64,
+    /// How many containers ran on through the end of a cluster's life.
+    pub kept: u64,
+    /// Terms that were led and changes of members in lives that are over.
+    lived: (u64, u64, u64),
+    /// The number of the life that this one goes on with, as far as it is not lost; 0 for the first.
+    parent: u64,
 }
 
 impl Oracle {
@@ -97,16 +108,72 @@ impl Oracle {
         self.changes.last_key_value().map_or(0, |(index, _)| *index)
     }
 
+    /// The number of the cluster's present life; 0 before the first.
+    pub fn life(&self) -> u64 {
+        self.newest.cluster().map_or(0, |cluster| cluster.incarnation)
+    }
+
+    /// The present life, and the one that it goes on with.
+    fn lives(&self) -> [u64; 2] {
+        [self.life(), self.parent]
+    }
+
     pub fn entries(&self) -> u64 {
-        self.chosen.len() as u64
+        self.lived.0 + self.chosen.len()
     }
 
     pub fn membership_changes(&self) -> u64 {
-        self.changes.len() as u64 - 1
+        self.lived.1 + self.changes.len() as u64 - 1
     }
 
     pub fn terms_led(&self) -> u64 {
-        self.leaders.count()
+        self.lived.2 + self.leaders.count()
+    }
+
+    /// A manager was told that it is a member no more.
+    pub fn is_removed(&self, id: u64) -> Result<(), String> {
+        match self.newest.member(id) {
+            None => Ok(()),
+            Some(member) => Err(format!("only who was removed is told so: {member:?} is a member")),
+        }
+    }
+
+    /// Counts the containers that run and are wanted by the state with which the cluster goes on.
+    fn count_kept(&mut self, workers: &[Worker], state: &State) {
+        for worker in workers {
+            let wanted = |id: &TaskId| state.task(id).filter(|it| it.is_live() && it.node == Some(worker.id));
+            let running = worker.machine.iter().filter(|(_, remains)| remains.container.is_running());
+            self.kept += running.filter(|(id, _)| wanted(id).is_some()).count() as u64;
+        }
+    }
+
+    /// The cluster goes on with this state and these members. What it acknowledged before may be lost; the numbers of
+    /// its tasks are not given again.
+    pub fn begins_new_life(&mut self, workers: &[Worker], parent: u64, state: State, members: ConfState) {
+        self.count_kept(workers, &state);
+        let lived = (self.entries(), self.membership_changes(), self.terms_led());
+        let changes = BTreeMap::from([(state.applied().index, members)]);
+        let mut versions = contents::Versions::default();
+        state.contents().for_each(|content| versions.made(content));
+        // Those that are gone by now, and still used.
+        state.tasks().for_each(|task| versions.used(&task.revision));
+        let revisions = state.services().flat_map(|it| it.history.iter().chain([&it.revision]));
+        revisions.for_each(|revision| versions.used(revision));
+        *self = Self {
+            chosen: prefixes::Prefix::from(&state),
+            newest: state,
+            changes,
+            numbers: std::mem::take(&mut self.numbers),
+            versions,
+            replaced: self.replaced,
+            followed: self.followed,
+            settled: self.settled,
+            nodes_removed: self.nodes_removed,
+            kept: self.kept,
+            lived,
+            parent,
+            ..Self::default()
+        };
     }
 }
 
@@ -122,6 +189,34 @@ impl World {
     pub(crate) fn oracle_members(&mut self, host: usize, index: u64, members: ConfState) {
         let own = self.managers[host].id;
         let held = prefixes::members(&mut self.oracle.changes, index, members, own);
+        self.demand(held);
+    }
+
+    /// A leader is about to change the members.
+    pub(crate) fn oracle_changes(&mut self, host: usize, change: &MemberChange) {
+        let held = membership::may_change(self, host, change);
+        self.demand(held);
+    }
+
+    /// A node was told that it was removed, by a manager that lives or by one that died since, maybe with its cluster's
+    /// life.
+    pub(crate) fn oracle_node_removed(&mut self, worker: usize, connection: u64) {
+        self.oracle.nodes_removed += 1;
+        let id = self.workers[worker].id;
+        let line = self.connections.get(connection);
+        let lives = line.is_some_and(|line| self.managers[line.host].boot() == Some(line.manager_boot));
+        let held = match self.oracle.newest.node(&id) {
+            Some(node) if lives && node.session > 0 => {
+                Err(format!("only who was removed is told so: {node:?} is there"))
+            }
+            _ => Ok(()),
+        };
+        self.demand(held);
+    }
+
+    /// An agent does something to a task.
+    pub(crate) fn oracle_acts(&mut self, worker: usize, task: TaskId, action: &Action) {
+        let held = kept::holds(&self.oracle, &self.workers[worker], task, action);
         self.demand(held);
     }
 
@@ -180,7 +275,11 @@ impl World {
                     let settled = place(before).is_none() && place(&self.oracle.newest).is_some();
                     self.oracle.settled += u64::from(settled);
                 }
-                Change::Service(_) | Change::Assignment(_) | Change::Cluster | Change::Token(_) => {}
+                Change::Service(_)
+                | Change::Assignment(_)
+                | Change::Cluster
+                | Change::Token(_)
+                | Change::Member(_) => {}
             }
         }
         Ok(())
@@ -199,13 +298,15 @@ impl World {
         slots::holds(&oracle.newest, new)?;
         oracle.versions.known(new)?;
         reasons::holds(&oracle.newest, new)?;
-        let machine = new.node.and_then(|node| workers.iter().find(|worker| worker.id == node));
+        // Nobody knows what is left on a node that was removed.
+        let node = new.node.filter(|node| oracle.newest.node(node).is_some());
+        let machine = node.and_then(|node| workers.iter().find(|worker| worker.id == node));
         let Some(machine) = machine.map(|worker| &worker.machine) else { return Ok(()) };
         if new.observed.removed {
-            oracle.gone.insert(id);
+            oracle.gone.extend(node.map(|node| (node, id)));
             addresses::removed(machine, id)?;
         } else if old.is_none_or(|old| old.address.is_none()) {
-            addresses::given(machine, new)?;
+            addresses::given(machine, new, oracle.lives())?;
         }
         Ok(())
     }
@@ -213,10 +314,16 @@ impl World {
     /// Something changed on a worker's machine.
     pub(crate) fn oracle_machine(&mut self, worker: usize, task: TaskId) {
         let Worker { id, machine, .. } = &self.workers[worker];
-        let mut held = addresses::on_machine(machine, task, &self.oracle.gone);
-        if let Some(remains) = machine.get(&task) {
+        let is_gone = self.oracle.gone.contains(&(*id, task));
+        let mut held = addresses::on_machine(machine, task, is_gone, self.oracle.lives());
+        // What was made for a wish of a life that is over goes, if it is not wanted in this one too.
+        if let Some(remains) = machine.get(&task).filter(|remains| remains.life == self.oracle.life()) {
             held = held.and_then(|()| self.oracle.images.used(task, remains));
-            held = held.and_then(|()| at_home::holds(&self.oracle.newest, *id, task, remains));
+            // On a node that was removed, and does not know it, anything runs.
+            let newest = &self.oracle.newest;
+            if newest.task(&task).is_some_and(|known| known.node == Some(*id) && !known.observed.removed) {
+                held = held.and_then(|()| at_home::holds(newest, *id, task, remains));
+            }
         }
         self.demand(held);
     }

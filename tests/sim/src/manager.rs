@@ -1,16 +1,22 @@
 //! A manager: what survives a crash, one life of its process, and how raft's effects are executed.
 //!
 //! The parts of a life: `manager/disk.rs` (writes, and snapshots as files), `manager/apply.rs` (entries, and
-//! who is answered), `manager/writes.rs` (proposals, forwarded to the leader), `manager/members.rs` (who is
-//! in the group), `manager/sessions.rs` (workers), `manager/contacts.rs` (who was heard when) and
+//! who is answered), `manager/writes.rs` (proposals, forwarded to the leader), `manager/joining.rs` (how a
+//! machine becomes a manager), `manager/members.rs` (who is in the group), `manager/reach.rs` (where the others
+//! are), `manager/people.rs` (what people do with managers and nodes), `manager/recovery.rs` (when most or all
+//! are lost), `manager/sessions.rs` (workers), `manager/contacts.rs` (who was heard when) and
 //! `manager/planner.rs` (controllers).
 
 mod apply;
 mod contacts;
 mod disk;
+mod joining;
 mod members;
+mod people;
 mod planner;
+mod reach;
 mod reads;
+mod recovery;
 mod sessions;
 mod writes;
 
@@ -20,14 +26,17 @@ use std::sync::Arc;
 use warren_consensus::{Config, Effect, Event as RaftEvent, Machine, MessageKind, Restored, Role};
 use warren_core::state::Parts;
 use warren_core::{State, Steady};
-use warren_log::{Batch, ConfState, Disk, LogStore, MemoryLog};
-use warren_types::Timestamp;
+use warren_log::{ConfState, Disk, LogStore, MemoryLog};
+use warren_types::{ManagerAddress, ManagerId, NodeName, Timestamp};
 
 use crate::event::{Event, OnManager};
 use crate::world::{Defect, World};
 use contacts::Listening;
+pub use joining::Word;
 use planner::Planning;
 pub use planner::{Key, ask};
+use reach::Told;
+pub use recovery::Backup;
 use sessions::Sessions;
 pub use writes::Who;
 use writes::Writing;
@@ -39,13 +48,20 @@ const LEADERLESS: u64 = 2_000;
 
 /// A manager's machine.
 pub struct Manager {
-    /// Its member's id in the raft group.
+    /// Its member's id in the raft group; 0 before the machine is a manager.
     pub id: u64,
-    /// The id that it lost with an earlier disk, and takes the place of.
-    replaces: Option<u64>,
+    /// In its certificate, made from its key.
+    pub key: ManagerId,
+    pub name: NodeName,
+    /// Where it is reached now.
+    pub address: ManagerAddress,
+    /// Where managers were when it became one.
+    introduced: Vec<ManagerAddress>,
     pub disk: Disk,
     /// Snapshot files, by index.
     pub files: BTreeMap<u64, Arc<Parts>>,
+    /// How often the machine lost what it had; what was asked for before is void.
+    pub wiped: u64,
     boots: u64,
     /// The disk has no room until then.
     pub full_until: u64,
@@ -75,6 +91,8 @@ pub struct Run {
     pub role: Standing,
     /// Who is in the group, as of the newest change that was handed out.
     members: ConfState,
+    /// Where other members said that they are.
+    told: Told,
     /// When the leader was last heard.
     leader_heard: u64,
     clock: Steady,
@@ -99,13 +117,17 @@ pub struct Standing {
 }
 
 impl Manager {
-    /// A machine without a manager's data.
-    pub fn new(id: u64) -> Self {
+    /// A machine without a manager's data, at its first address.
+    pub fn new(host: usize, key: ManagerId) -> Self {
         Self {
-            id,
-            replaces: None,
+            id: 0,
+            key,
+            name: reach::name(host, 0),
+            address: reach::address(host, 0),
+            introduced: Vec::new(),
             disk: Disk::new(),
             files: BTreeMap::new(),
+            wiped: 0,
             boots: 0,
             full_until: 0,
             slow_until: 0,
@@ -113,14 +135,6 @@ impl Manager {
             clock_off: 0,
             run: None,
         }
-    }
-
-    /// What every member's disk begins with: those that the group began with, whether it is one of them or
-    /// not.
-    pub fn found(&mut self, voters: &[u64]) {
-        let conf_state = Some(ConfState::of_voters(voters));
-        let founding = Batch { conf_state, ..Batch::default() };
-        self.disk.open().append(&founding).expect("no crash is planned before the first start");
     }
 
     pub fn boot(&self) -> Option<u64> {
@@ -134,6 +148,9 @@ impl World {
         let manager = &mut self.managers[host];
         if manager.run.is_some() {
             return;
+        }
+        if manager.id == 0 {
+            return self.asks_to_join(host);
         }
         manager.boots += 1;
         let boot = manager.boots;
@@ -169,6 +186,7 @@ impl World {
             disk: VecDeque::new(),
             role: Standing::default(),
             members,
+            told: Told::default(),
             leader_heard: now,
             clock,
             writing: Writing::default(),
@@ -200,7 +218,7 @@ impl World {
 
     /// The machine with the member of this id.
     pub(crate) fn host_of(&self, id: u64) -> Option<usize> {
-        self.managers.iter().position(|manager| manager.id == id)
+        self.managers.iter().position(|manager| manager.id == id && id != 0)
     }
 
     /// The manager that leads and knows it, in the newest term.
@@ -234,6 +252,7 @@ impl World {
                 let who = Who::Client { client, sending };
                 self.submit(host, who, *command, deadline);
             }
+            OnManager::Join { from, wiped, word } => self.joins_through(host, from, wiped, &word),
             OnManager::Peer { from, from_boot, said } => self.hears_peer(host, from, from_boot, said),
         }
     }
@@ -262,6 +281,9 @@ impl World {
         let Some(host) = self.host_of(message.to) else { return };
         let from = self.host_of(message.from);
         let now = self.now;
+        if !self.lets_in(host, message.from) {
+            return;
+        }
         let Some(run) = &mut self.managers[host].run else {
             // Nothing listens there.
             if let Some(from) = from.filter(|_| self.chance.one_in(4)) {

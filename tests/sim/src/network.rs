@@ -87,7 +87,7 @@ impl World {
 
     pub(crate) fn send_raft(&mut self, host: usize, messages: Vec<Message>) {
         for message in messages {
-            let Some(to) = self.host_of(message.to) else {
+            let Some(to) = self.reach(host, message.to) else {
                 self.undelivered(host, &message);
                 continue;
             };

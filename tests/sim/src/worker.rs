@@ -11,10 +11,11 @@ mod session;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use warren_core::Command;
 use warren_task::{Action, Found};
 use warren_types::{
-    AssignmentVersion, Bytes, Id, ImageDigest, ImageReference, MilliCpu, NodeCondition, NodeDescription,
-    NodeId, NodeName, Resources, TaskAssignment, TaskId, TaskReport,
+    AssignmentVersion, Bytes, Id, ImageDigest, ImageReference, ManagerAddress, MilliCpu, NodeCondition,
+    NodeDescription, NodeId, NodeName, NodeRole, Resources, TaskAssignment, TaskId, TaskReport, Timestamp,
 };
 
 use crate::event::{Event, OnWorker};
@@ -40,6 +41,10 @@ pub struct Worker {
     pub machine: BTreeMap<TaskId, Remains>,
     /// The agent's file with what it was told last.
     cache: Option<Wishes>,
+    /// Where managers are reached, as it was told last; kept apart from the cache, since without it the node is lost.
+    pub managers: Vec<ManagerAddress>,
+    /// It was removed from the cluster, and is to join again.
+    was_removed: bool,
     boots: u64,
     /// How far the wall clock is off, in milliseconds.
     pub clock_off: i64,
@@ -99,12 +104,30 @@ impl Actor {
 impl Worker {
     pub fn new(number: usize) -> Self {
         let id = NodeId(Id(100 + number as u128));
-        let (machine, conditions) = (BTreeMap::new(), BTreeSet::new());
-        Self { id, machine, cache: None, boots: 0, clock_off: 0, conditions, agent: None }
+        let (machine, conditions, managers) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+        let (cache, boots, clock_off, was_removed, agent) = (None, 0, 0, false, None);
+        Self { id, machine, cache, managers, was_removed, boots, clock_off, conditions, agent }
+    }
+
+    /// How it becomes a node.
+    pub fn registers(&self, at: Timestamp) -> Command {
+        let (id, name, description) = (self.id, self.name(), self.description());
+        Command::RegisterNode { id, name, role: NodeRole::Worker, description, at }
     }
 
     pub fn boot(&self) -> Option<u64> {
         self.agent.as_ref().map(|agent| agent.boot)
+    }
+
+    /// The number of the cluster's newest life that it has heard of; 0 before the first.
+    pub fn life(&self) -> u64 {
+        let wishes = self.agent.as_ref().map(|agent| &agent.wishes).or(self.cache.as_ref());
+        wishes.map_or(0, |wishes| wishes.version.incarnation)
+    }
+
+    /// What the agent was told by a manager, this life of it or an earlier one.
+    pub fn told(&self) -> Option<AssignmentVersion> {
+        self.agent.as_ref().map(|agent| agent.wishes.version)
     }
 
     pub fn name(&self) -> NodeName {
@@ -206,6 +229,14 @@ impl World {
         let worker = &mut self.workers[number];
         worker.machine.values_mut().for_each(Remains::lose_power);
         worker.machine.retain(|_, remains| !remains.is_nothing());
+    }
+
+    /// The node is no part of the cluster any more: nothing of it is left, and it joins again.
+    fn leaves_the_cluster(&mut self, number: usize) {
+        self.agent_dies(number);
+        let worker = &mut self.workers[number];
+        worker.machine.clear();
+        (worker.cache, worker.was_removed) = (None, true);
     }
 
     pub(crate) fn at_worker(&mut self, worker: usize, delay: u64, what: OnWorker) {

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use warren_consensus::ConfState;
 use warren_core::Command;
-use warren_types::Timestamp;
+use warren_types::{Id, ManagerId, Timestamp};
 
 use crate::chance::Chance;
 use crate::client::Client;
 use crate::event::{Event, OnClient};
 use crate::faults::Climate;
 use crate::invariants::{self, Oracle, Violation};
-use crate::manager::Manager;
+use crate::manager::{Backup, Manager};
 use crate::network::{Connections, Ways};
 use crate::trace::Trace;
 use crate::worker::Worker;
@@ -39,6 +39,12 @@ pub enum Defect {
     SaysRemovedEarly,
     /// A leader stamps with its own wall clock, however far that is behind the cluster's.
     TrustsItsClock,
+    /// A leader takes every learner for one that has caught up.
+    PromotesWhoIsBehind,
+    /// A leader promotes every learner by itself, so that the voters are sometimes even.
+    EvenVoters,
+    /// A cluster that begins its next life does not count it.
+    KeepsItsIncarnation,
 }
 
 /// What a history was.
@@ -68,6 +74,20 @@ pub struct History {
     pub settled: u64,
     /// How many times an unhealthy task got a replacement.
     pub replaced: u64,
+    /// How often a member got its vote.
+    pub promoted: u64,
+    /// How many managers heard that they were removed.
+    pub removed: u64,
+    /// How often a manager moved to another address.
+    pub moves: u64,
+    /// How often one manager went on without the others.
+    pub forced: u64,
+    /// How often a backup was restored.
+    pub restored: u64,
+    /// How many nodes heard that they were removed.
+    pub nodes_removed: u64,
+    /// How many containers ran on through the end of a cluster's life.
+    pub kept: u64,
     /// Virtual milliseconds until everything was at rest.
     pub lasted: u64,
 }
@@ -98,9 +118,14 @@ pub struct World {
     pub(crate) faults: u64,
     pub(crate) installed_snapshots: u64,
     pub(crate) reads_answered: u64,
-    /// Ids of the members that the group began with, and the highest that was ever given.
-    pub(crate) founders: Vec<u64>,
-    pub(crate) newest_member: u64,
+    /// When the members were last to change.
+    pub(crate) change_begun: u64,
+    pub(crate) promoted: u64,
+    pub(crate) removed_managers: u64,
+    pub(crate) moves: u64,
+    pub(crate) backup: Option<Backup>,
+    pub(crate) forced: u64,
+    pub(crate) restored: u64,
     pub(crate) defect: Option<Defect>,
     pub(crate) oracle: Oracle,
     broken: Option<String>,
@@ -115,10 +140,9 @@ impl World {
     pub fn new(seed: u64, defect: Option<Defect>) -> Self {
         let mut chance = Chance::new(seed);
         let climate = Climate::draw(&mut chance);
-        let ids: Vec<u64> = (1..=MANAGERS as u64).collect();
-        let mut managers: Vec<Manager> = ids.iter().map(|id| Manager::new(*id)).collect();
-        let founders = if chance.one_in(3) { vec![1] } else { ids.clone() };
-        managers.iter_mut().for_each(|manager| manager.found(&founders));
+        let key = |host: usize| ManagerId(Id(u128::from(seed) << 64 | host as u128));
+        let mut managers: Vec<Manager> = (0..MANAGERS).map(|host| Manager::new(host, key(host))).collect();
+        managers[0].becomes(1);
         let mut world = Self {
             seed,
             now: EPOCH,
@@ -136,10 +160,15 @@ impl World {
             faults: 0,
             installed_snapshots: 0,
             reads_answered: 0,
-            founders: founders.clone(),
-            newest_member: MANAGERS as u64,
+            change_begun: 0,
+            promoted: 0,
+            removed_managers: 0,
+            moves: 0,
+            backup: None,
+            forced: 0,
+            restored: 0,
             defect,
-            oracle: Oracle::new(ConfState::of_voters(founders)),
+            oracle: Oracle::new(ConfState::of_voters([1])),
             broken: None,
             trace: Trace::default(),
             events: 0,
@@ -173,6 +202,11 @@ impl World {
     pub(crate) fn after(&mut self, millis: u64, event: Event) {
         self.sequence += 1;
         self.queue.push(Scheduled { at: self.now + millis, sequence: self.sequence, event });
+    }
+
+    /// Words between managers are lost with the processes at both ends.
+    pub(crate) fn nothing_is_under_way(&mut self) {
+        self.queue.retain(|it| !matches!(it.event, Event::Raft(_) | Event::Snapshot(..)));
     }
 
     /// Takes note of a violation; the first one ends the history.
@@ -233,6 +267,13 @@ impl World {
             followed: self.oracle.followed,
             settled: self.oracle.settled,
             replaced: self.oracle.replaced,
+            promoted: self.promoted,
+            removed: self.removed_managers,
+            moves: self.moves,
+            forced: self.forced,
+            restored: self.restored,
+            nodes_removed: self.oracle.nodes_removed,
+            kept: self.oracle.kept,
             lasted: self.now - EPOCH,
         })
     }
@@ -257,6 +298,7 @@ impl World {
             Event::Down { connection, said } => self.down_arrives(connection, said),
             Event::Client { client, what } => self.client_event(client, what),
             Event::ManagerStarts { host } => self.manager_starts(host),
+            Event::Joined { host, wiped, member, managers } => self.joined(host, wiped, member, managers),
             Event::AgentStarts { worker } => self.agent_starts(worker),
             Event::Exits { worker, task } => {
                 if self.faulty {

@@ -1,5 +1,6 @@
 //! A node in a world of its own: a lab host, directories, and a containerd that the node starts and supervises
-//! itself. Either a hybrid one (`warren manager init`) or a worker of another one's cluster (`warren worker join`).
+//! itself. Either a hybrid one (`warren manager init`, or `warren manager join`) or a worker of another one's cluster
+//! (`warren worker join`).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -27,9 +28,9 @@ const STOP_DEADLINE: Duration = Duration::from_secs(30);
 /// What the node is in its cluster.
 #[derive(Debug, Clone)]
 enum Part {
-    /// It made the cluster.
+    /// A manager of the cluster, which runs tasks as well.
     Hybrid,
-    /// It made the cluster and runs no tasks.
+    /// A manager of the cluster that runs no tasks.
     Manager,
     /// It joined the cluster whose command line this is, at that address.
     Worker { cluster: Warren, manager: SocketAddrV4 },
@@ -139,6 +140,52 @@ impl Node {
         let settings = settings.argument("--manager-only");
         let process = spawn(&host, &scratch, &settings, &Part::Manager, &["manager", "init"]);
         Node::watch((process, disk), scratch, host, settings, Part::Manager, &cluster)
+    }
+
+    /// Makes `host` one more manager of the cluster of `manager`, with a token of its own, and waits until the node
+    /// called `name`, which it is as well, takes work.
+    #[must_use]
+    #[track_caller]
+    pub fn join_manager(host: Host, settings: Settings, manager: &Node, name: &str) -> Node {
+        let scratch = Scratch::new();
+        let (cluster, disk) = (cli(&host, &scratch), disk(&scratch, &settings));
+        let settings = settings.argument("--node-name").argument(name);
+        let token = manager.manager_token();
+        let words = ["manager", "join", &manager.api().to_string(), "--token", &token];
+        let process = spawn(&host, &scratch, &settings, &Part::Hybrid, &words);
+        Node::watch((process, disk), scratch, host, settings, Part::Hybrid, &cluster)
+    }
+
+    /// A token with which one machine can become a manager.
+    #[must_use]
+    #[track_caller]
+    pub fn manager_token(&self) -> String {
+        let words = ["token", "create", "--role", "manager", "--uses", "1", "--quiet"];
+        self.warren().ok(&words).trim().to_owned()
+    }
+
+    /// What a new disk leaves of a manager: nothing. Ends it by SIGKILL with all that it runs and removes all that it
+    /// stored; then it joins the cluster of `manager` again, and is waited for until it takes work.
+    #[track_caller]
+    pub fn lose_disk_and_join(&mut self, manager: &Node) {
+        self.process.kill();
+        let problems = leftovers::remove(self.scratch.path());
+        assert!(problems.is_empty(), "{problems:?}");
+        for directory in [self.data_dir(), self.run_dir()] {
+            std::fs::remove_dir_all(&directory)
+                .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        }
+        self.join_as_manager(manager);
+    }
+
+    /// Lets an ended node join the cluster of `manager` as a manager, with a token of its own, and waits until it takes
+    /// work.
+    #[track_caller]
+    pub fn join_as_manager(&mut self, manager: &Node) {
+        let token = manager.manager_token();
+        self.start_with(&["manager", "join", &manager.api().to_string(), "--token", &token]);
+        let node_id = wait_ready(&self.warren(), &mut self.process, self.name.as_deref());
+        self.cgroups = Cgroups { node_id };
     }
 
     /// Makes `host` a worker called `name` of the cluster of `manager`, with a token of its own, and waits until it

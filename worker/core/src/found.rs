@@ -43,6 +43,8 @@ pub struct Found {
     pub troubles: BTreeMap<Verb, Trouble>,
     /// When this agent took the task on.
     pub accepted_at: Timestamp,
+    /// For how long the node has been without any manager; `None` while it has one.
+    pub alone_for: Option<Duration>,
 }
 
 /// How good the last look at the container is.
@@ -189,6 +191,7 @@ impl Found {
             stop: None,
             troubles: BTreeMap::new(),
             accepted_at: now,
+            alone_for: None,
         }
     }
 

@@ -37,11 +37,65 @@ pub fn step(wanted: Option<&TaskAssignment>, found: &Found, now: Timestamp) -> S
     }
     let grace = wanted.map_or(DEFAULT_STOP_GRACE, |task| task.spec.stop_grace);
     let ended = found.ledger.verdict().is_some();
+    let stopping = Stopping { grace, extent: Extent::KeepRecord, alone_for: None };
     match wanted {
-        Some(task) if task.desired <= Desired::Running && !ended => bring_up(task, found, now),
-        Some(task) if task.desired <= Desired::Shutdown => take_down(found, grace, Extent::KeepRecord, now),
-        _ => take_down(found, grace, Extent::Everything, now),
+        Some(task) if task.desired <= Desired::Running && !ended => match Patience::of(task, found) {
+            Patience::Endless => bring_up(task, found, now),
+            Patience::For(time) => sooner(bring_up(task, found, now), now + time),
+            Patience::Over(time) => {
+                leave_off(task, found, Stopping { alone_for: Some(time), ..stopping }, now)
+            }
+        },
+        Some(task) if task.desired <= Desired::Shutdown => take_down(found, stopping, now),
+        _ => take_down(found, Stopping { extent: Extent::Everything, ..stopping }, now),
     }
+}
+
+/// For how long a task may still run while the node has no manager.
+enum Patience {
+    /// The node has one, or the task does not mind.
+    Endless,
+    For(Duration),
+    /// Its time, which is over, or was when its process was asked to end.
+    Over(Duration),
+}
+
+impl Patience {
+    fn of(task: &TaskAssignment, found: &Found) -> Self {
+        let Some(time) = task.spec.on_disconnect.stop_after() else { return Self::Endless };
+        match found.alone_for {
+            // Whoever is asked to end does not run on because a manager came a moment later.
+            _ if found.stop.is_some() => Self::Over(time),
+            Some(alone) if alone >= time => Self::Over(time),
+            Some(alone) => Self::For(time - alone),
+            None => Self::Endless,
+        }
+    }
+}
+
+/// Its node has had no manager for too long: its process is stopped for good, since another may take its place by now.
+/// One that has none waits for what managers say.
+fn leave_off(task: &TaskAssignment, found: &Found, stopping: Stopping, now: Timestamp) -> Step {
+    match found.container {
+        _ if found.stop.is_some() => take_down(found, stopping, now),
+        Container::Running { .. } => take_down(found, stopping, now),
+        Container::Stopped { exit, at } => after_exit(task, found, exit, at, now),
+        Container::Absent | Container::Recorded | Container::Created => {
+            let may_serve = !task.ports.is_empty() && matches!(found.ports, Ports::Serving | Ports::Unknown);
+            let withdraw = may_serve.then_some(Action::HoldPorts);
+            in_any_order(withdraw, found, now)
+        }
+    }
+}
+
+/// How a task is stopped.
+#[derive(Clone, Copy)]
+struct Stopping {
+    /// Between the stop signal and SIGKILL.
+    grace: Duration,
+    extent: Extent,
+    /// Its node stops it by itself, since it has had no manager for so long.
+    alone_for: Option<Duration>,
 }
 
 /// How much of a stopped task goes.
@@ -217,7 +271,8 @@ fn prepare_and_start(task: &TaskAssignment, found: &Found, now: Timestamp) -> St
     unless_it_just_failed(action, found, now)
 }
 
-fn take_down(found: &Found, grace: Duration, extent: Extent, now: Timestamp) -> Step {
+fn take_down(found: &Found, stopping: Stopping, now: Timestamp) -> Step {
+    let Stopping { grace, extent, .. } = stopping;
     let release = (found.ports != Ports::Released).then_some(Action::ReleasePorts);
     match found.container {
         // Traffic is withdrawn first, but a failure to withdraw it keeps nothing running.
@@ -226,7 +281,7 @@ fn take_down(found: &Found, grace: Duration, extent: Extent, now: Timestamp) -> 
             Step::WaitUntil(moment) => sooner(stop_process(found, grace, now), moment),
             Step::Settled => stop_process(found, grace, now),
         },
-        _ if found.ledger.verdict().is_none() => record(stopped(found, grace, now), found, now),
+        _ if found.ledger.verdict().is_none() => record(stopped(found, stopping, now), found, now),
         Container::Stopped { .. } | Container::Created => {
             unless_it_just_failed(Action::DeleteProcess, found, now)
         }
@@ -265,17 +320,21 @@ fn stop_process(found: &Found, grace: Duration, now: Timestamp) -> Step {
     }
 }
 
-/// The ledger of a task that managers wanted stopped, once no process of it runs.
-fn stopped(found: &Found, grace: Duration, now: Timestamp) -> Ledger {
-    let killed = found.stop.is_some_and(|stop| stop.killed_at.is_some());
-    let reason = if killed {
-        format!(
-            "stopped as wanted: killed, since it still ran {} after the stop signal",
-            words::lasting(grace)
-        )
-    } else {
-        "stopped as wanted".to_string()
+/// The ledger of a task that was stopped on purpose, once no process of it runs.
+fn stopped(found: &Found, stopping: Stopping, now: Timestamp) -> Ledger {
+    let Stopping { grace, alone_for, .. } = stopping;
+    let mut reason = match alone_for {
+        None => "stopped as wanted".to_string(),
+        Some(time) => {
+            format!(
+                "stopped by its node, which had no manager for {} (--on-disconnect)",
+                words::lasting(time)
+            )
+        }
     };
+    if found.stop.is_some_and(|stop| stop.killed_at.is_some()) {
+        reason += &format!(": killed, since it still ran {} after the stop signal", words::lasting(grace));
+    }
     let ledger = found.ledger.ended(now, Verdict::Shutdown, reason);
     match found.container {
         Container::Stopped { exit, .. } => Ledger { exit: Some(exit), ..ledger },

@@ -1,43 +1,29 @@
 //! Becoming a member: the cluster's authority is recognised by the token's digest before anything is said, then the
 //! token and a certificate request go out, and a certificate comes back.
 
-use std::time::Duration;
-
-use tokio::net::TcpStream;
-use tokio::time::timeout;
-use tonic::Code;
-use warren_process::{Exit, Failure, Machine, NodeSection, chain};
+use warren_process::joining::{self, NOT_JOINED, Refused};
+use warren_process::{Exit, Failure, Machine, NodeSection};
 use warren_proto::v1::membership_client::MembershipClient;
 use warren_proto::{Problem, v1};
-use warren_security::{
-    CertificateRequest, JoinError, Membership, MembershipError, Roots, Token, connect_to_join,
-};
-use warren_types::{NodeDescription, NodeName};
+use warren_security::{CertificateRequest, Membership, MembershipError, Roots, Token};
+use warren_types::{NodeDescription, NodeName, NodeRole};
 
 use super::run::{self, Ended, Occasion};
 use super::{JoinArgs, JoinedSection, Shown, Told, WHAT, failed};
 use crate::cache::cache_file;
-use crate::session::{channel, removal_file};
-
-/// For the TCP connection, and for the TLS handshake after it.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
-/// For the answer: the manager writes it down durably first.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
-const NOT_JOINED: &str = "this machine did not join";
+use crate::session::removal_file;
 
 /// Joins, unless this machine is a member of the token's cluster already, and runs the worker. A member that its
 /// cluster removed meanwhile joins anew, after what it ran is stopped.
 pub(super) async fn join(args: JoinArgs) -> Result<(), Failure> {
     let JoinArgs { address: manager, token, advertise, place, metrics, flags } = args;
-    let token = Token::parse(&token).map_err(|error| {
-        Failure::new(Exit::Usage, NOT_JOINED, error, "get one with `warren token create --role worker`")
-    })?;
+    let token = joining::parse_token(&token, NodeRole::Worker)?;
     let machine = Machine::look()?;
     machine.must_be_root("run it as root")?;
     let said = Told {
         data_dir: place.data_dir.clone(),
         node: NodeSection::said(&place, metrics),
-        joined: JoinedSection { managers: vec![manager.clone()], advertise },
+        joined: JoinedSection { managers: vec![manager.clone()], advertise, ..JoinedSection::default() },
         flags: flags.clone(),
     };
     let earlier = Told::load(place, metrics, flags)?;
@@ -90,13 +76,7 @@ async fn join_anew(told: &Told, manager: &str, token: &Token, machine: &Machine)
 /// Removes what an earlier membership knew: that it was removed, and what it should have run. The node is told its
 /// subnet anew, and would make its network twice.
 pub(super) fn forget_earlier(told: &Told) -> std::io::Result<()> {
-    for file in [removal_file(&told.data_dir), cache_file(&told.data_dir)] {
-        match std::fs::remove_file(&file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
+    [removal_file(&told.data_dir), cache_file(&told.data_dir)].iter().try_for_each(|file| super::forget(file))
 }
 
 async fn ask(
@@ -106,16 +86,7 @@ async fn ask(
     name: &NodeName,
     told: &Told,
 ) -> Result<(Roots, v1::JoinResponse), Failure> {
-    let unreachable = |why: String| {
-        let why = format!("cannot reach {manager}: {why}");
-        Failure::new(Exit::Unreachable, NOT_JOINED, why, "check that the manager runs, and its address")
-    };
-    let late = || unreachable(format!("no answer within {CONNECT_DEADLINE:?}"));
-    let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(manager)).await;
-    let stream = stream.map_err(|_| late())?.map_err(|error| unreachable(error.to_string()))?;
-    let secure = connect_to_join(stream, token.authority(), CONNECT_DEADLINE).await;
-    let (secure, roots) = secure.map_err(|error| refused_connection(&error))?;
-    let channel = channel(secure).await.map_err(|error| unreachable(chain(&error)))?;
+    let (channel, roots) = joining::dial(manager, token).await?;
     let description = NodeDescription {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         address: told.joined.advertise.clone().unwrap_or_default(),
@@ -128,42 +99,14 @@ async fn ask(
         name: name.to_string(),
         description: Some((&description).into()),
     };
-    let answer = timeout(ANSWER_DEADLINE, MembershipClient::new(channel).join(request)).await;
-    let answer = answer.map_err(|_| unreachable(format!("no answer within {ANSWER_DEADLINE:?}")))?;
+    let answer = joining::answer(manager, MembershipClient::new(channel).join(request)).await?;
     Ok((roots, answer.map_err(|status| refused(&status))?.into_inner()))
-}
-
-fn refused_connection(error: &JoinError) -> Failure {
-    let exit = match error {
-        JoinError::Connect(_) => Exit::Unreachable,
-        JoinError::Settings(_) => Exit::Failed,
-        JoinError::AnotherCluster { .. } | JoinError::Expired(_) | JoinError::NotAManager(_) => Exit::Denied,
-    };
-    let hint = match error {
-        JoinError::Connect(_) => "check that a manager runs there, then try again",
-        _ => "nothing secret was said to the other side",
-    };
-    Failure::new(exit, NOT_JOINED, chain(error), hint)
 }
 
 /// What the manager answered, in the words of an exit code.
 pub(super) fn refused(status: &tonic::Status) -> Failure {
     let Problem { code, message, violations, reason } = Problem::from(status);
-    let (exit, hint) = match code {
-        Code::InvalidArgument => (Exit::Usage, "correct it and try again"),
-        // The manager's words say what to do already.
-        Code::AlreadyExists => (Exit::Conflict, ""),
-        Code::PermissionDenied if reason.starts_with("TOKEN_") => (Exit::Denied, ""),
-        Code::NotFound => (Exit::NotFound, "look at what there is with `warren node ls`"),
-        Code::Unauthenticated | Code::PermissionDenied | Code::FailedPrecondition => {
-            (Exit::Denied, "make a new token with `warren token create --role worker`")
-        }
-        // No manager answers with `Unknown`: it is what a connection that breaks is called.
-        Code::Unavailable | Code::Unknown => (Exit::Unreachable, "try again in a moment: twice does no harm"),
-        Code::DeadlineExceeded => (Exit::TimedOut, "try again in a moment"),
-        _ => (Exit::Failed, "look at the manager's log"),
-    };
-    Failure { fields: violations, ..Failure::new(exit, NOT_JOINED, message, hint) }
+    Refused { code, reason, message, violations }.into_failure(NodeRole::Worker)
 }
 
 fn unusable(error: &MembershipError) -> Failure {

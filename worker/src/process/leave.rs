@@ -2,6 +2,7 @@
 //! what made it a member is removed here. A machine whose cluster is gone for good can be told to do the latter two
 //! alone: it would stay the node of a cluster that nobody can ask.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -13,7 +14,8 @@ use warren_security::{LiveCertificate, client_config};
 
 use super::run::{Ended, Occasion};
 use super::{Flags, LeaveArgs, Shown, Told, failed, join, no_worker, run};
-use crate::session::{Dial, Dialer, Removal, RemovalNote};
+use crate::session::{Connected, Dial, Dialer, Removal, RemovalNote};
+use crate::worker::identity;
 
 const WHAT: &str = "this machine did not leave";
 const REASON: &str = "it left the cluster";
@@ -37,7 +39,8 @@ pub(super) async fn leave(args: LeaveArgs) -> Result<(), Failure> {
     } else if note.load().is_none() {
         let tls = client_config(&roots, Some(LiveCertificate::new(&credentials)));
         let tls = tls.map_err(|error| failed(WHAT, &error, ""))?;
-        let dial = Dialer::new(told.joined.managers.clone(), tls).into_dial();
+        let (_, node) = identity(credentials.identity()).map_err(|error| failed(WHAT, &error, ""))?;
+        let dial: Dial = Arc::new(Dialer::new(node, told.managers(), tls));
         be_forgotten(&dial, force, deadline).await?;
     }
     let removal = clear(&told, &note, deadline).await?;
@@ -84,12 +87,29 @@ async fn be_forgotten(dial: &Dial, force: bool, deadline: Duration) -> Result<()
     }
 }
 
+/// Asks one manager after the other, until one answers.
 async fn ask(dial: &Dial, force: bool) -> Result<u32, Failure> {
-    let connected = dial().await.map_err(|error| {
-        let hint = "check that a manager runs, then try again; if its cluster is gone for good, \
-                    `warren worker leave --offline` clears this machine";
-        Failure::new(Exit::Unreachable, WHAT, error, hint)
-    })?;
+    let mut asked = 0;
+    loop {
+        asked += 1;
+        let failure = match dial.dial().await {
+            Ok(connected) => match ask_one(connected, force).await {
+                Ok(left) => return Ok(left),
+                Err(failure) => failure,
+            },
+            Err(error) => {
+                let hint = "check that a manager runs, then try again; if its cluster is gone for good, \
+                            `warren worker leave --offline` clears this machine";
+                Failure::new(Exit::Unreachable, WHAT, error, hint)
+            }
+        };
+        if asked >= dial.known() || failure.exit != Exit::Unreachable {
+            return Err(failure);
+        }
+    }
+}
+
+async fn ask_one(connected: Connected, force: bool) -> Result<u32, Failure> {
     let mut client = MembershipClient::new(connected.channel);
     let answer = timeout(ANSWER_DEADLINE, client.leave(v1::LeaveRequest { force })).await;
     let answer = answer.map_err(|_| {

@@ -1,21 +1,26 @@
 //! Running a worker until a signal, or until its cluster removed it: then everything that it runs is stopped first.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use warren_process::{Exit, Failure, Machine, Signals, chain};
-use warren_security::{Credentials, LiveCertificate, MembershipStore, Roots};
+use warren_security::{LiveCertificate, MembershipStore, Roots};
 
 use super::{Flags, MAX_ARCHIVE, Shown, Told, WHAT, failed};
 use crate::doors::{Doors, Place};
 use crate::node::NodeOverrides;
-use crate::session::{Outcast, Removal};
+use crate::session::{Outcast, Removal, removal_file};
+use crate::wishes::Wishes;
 use crate::worker::{Config, Worker};
 
 /// From nothing to a session takes well under a second; a containerd that starts with it some more.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// What finishes a removal that was not finished.
+const AGAIN: &str = "warren worker run";
 
 /// Everything that a worker is started with.
 #[derive(Debug)]
@@ -26,8 +31,8 @@ pub struct Setup {
     pub run_dir: PathBuf,
     /// Managers that it knows, each `host:port`.
     pub managers: Vec<String>,
-    /// Who this node is.
-    pub credentials: Credentials,
+    /// Who this node is, as long as it runs.
+    pub certificate: Arc<LiveCertificate>,
     /// Whom it trusts.
     pub roots: Roots,
     /// Where renewed certificates go; `None` where somebody else renews them.
@@ -61,9 +66,18 @@ pub async fn check(data_dir: &Path, run_dir: &Path, flags: &Flags) -> Result<(),
 /// # Errors
 /// Why it cannot.
 pub async fn start(setup: Setup) -> Result<Worker, Failure> {
-    let Setup { data_dir, run_dir, managers, credentials, roots, membership, address, flags } = setup;
+    if setup.membership.is_none() {
+        // The machine is a manager: that it was removed is of an earlier life as one.
+        super::forget(&removal_file(&setup.data_dir)).map_err(|error| failed(WHAT, &error, ""))?;
+    }
+    open(setup).await
+}
+
+/// As [`start`]; one that is written down to be removed only clears what it ran.
+pub(super) async fn open(setup: Setup) -> Result<Worker, Failure> {
+    let Setup { data_dir, run_dir, managers, certificate, roots, membership, address, flags } = setup;
     // Nodes on one machine must not sweep each other's cgroups.
-    let cgroup_parent = format!("/warren/{}", credentials.identity().id());
+    let cgroup_parent = format!("/warren/{}", certificate.identity().id());
     let doors = Doors::open(&Place { cgroup_parent, ..place(&data_dir, &run_dir, &flags) }).await;
     let doors = doors.map_err(|error| failed(WHAT, &error, ""))?;
     let labels = flags.labels();
@@ -71,7 +85,7 @@ pub async fn start(setup: Setup) -> Result<Worker, Failure> {
         data_dir,
         run_dir,
         managers,
-        certificate: LiveCertificate::new(&credentials),
+        certificate,
         roots,
         overrides: NodeOverrides { cpu: flags.cpus, memory: flags.memory, address, labels },
         max_archive: MAX_ARCHIVE,
@@ -132,11 +146,11 @@ pub(super) async fn run_joined(told: &Told, occasion: Occasion, shown: &Shown) -
     if let Some(removal) = note.load().filter(|removal| removal.cleared) {
         return Ok(Ended::Removed { removal, before: true });
     }
-    let worker = start(Setup {
+    let worker = open(Setup {
         data_dir: told.data_dir.clone(),
         run_dir: told.run_dir(),
-        managers: told.joined.managers.clone(),
-        credentials,
+        managers: told.managers(),
+        certificate: LiveCertificate::new(&credentials),
         roots,
         membership: Some(told.membership()),
         address: told.joined.advertise.clone(),
@@ -150,17 +164,18 @@ pub(super) async fn run_joined(told: &Told, occasion: Occasion, shown: &Shown) -
             Ok(Ended::Told)
         }
         ended = attend(&worker, occasion) => ended,
+        never = keep_known(told, worker.wishes()) => match never {},
     };
     let stopped = worker.stop().await.inspect_err(|error| {
         tracing::warn!(error = chain(error), "the worker did not stop in an orderly way");
     });
     match ended {
         Ok(Ended::Removed { removal, before }) => {
-            stopped.map_err(|error| not_cleared(&error))?;
+            stopped.map_err(|error| not_cleared(&error, AGAIN))?;
             // Without a note, which a full disk may have prevented, it is not known how many containers there were.
             let removal = note.load().unwrap_or(removal);
             if !removal.cleared {
-                return Err(not_cleared(&Returned));
+                return Err(not_cleared(&Returned, AGAIN));
             }
             tracing::info!(
                 containers = removal.containers,
@@ -172,10 +187,31 @@ pub(super) async fn run_joined(told: &Told, occasion: Occasion, shown: &Shown) -
     }
 }
 
+/// Writes down which managers there are, whenever there are others: what else knows them is a cache.
+async fn keep_known(told: &Told, mut wishes: watch::Receiver<Wishes>) -> std::convert::Infallible {
+    let mut kept = told.joined.known.clone();
+    loop {
+        let settings = wishes.borrow_and_update().settings.clone();
+        let known = settings.map(|settings| settings.managers).unwrap_or_default();
+        if !known.is_empty() && known != kept {
+            kept.clone_from(&known);
+            let data_dir = told.data_dir.clone();
+            let remember = move || super::remember_known(&data_dir, known);
+            let remembered = tokio::task::spawn_blocking(remember).await;
+            if let Err(failure) = remembered.expect("writing a file does not panic") {
+                tracing::warn!(why = failure.why, "could not write down which managers there are");
+            }
+        }
+        if wishes.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 /// A container was there again when the worker ended: its creation was under way.
 #[derive(Debug, thiserror::Error)]
 #[error("a container came while the others were removed")]
-struct Returned;
+pub(super) struct Returned;
 
 /// Waits until the worker shall end; a signal may come first.
 async fn attend(worker: &Worker, occasion: Occasion) -> Result<Ended, Failure> {
@@ -206,7 +242,7 @@ async fn attend(worker: &Worker, occasion: Occasion) -> Result<Ended, Failure> {
         outcast = outcast => outcast,
     };
     let Some((reason, before)) = outcast else { return Ok(Ended::Unknown) };
-    worker.cleared().await.map_err(|error| not_cleared(&error))?;
+    worker.cleared().await.map_err(|error| not_cleared(&error, AGAIN))?;
     Ok(Ended::Removed { removal: Removal { reason, containers: 0, cleared: true }, before })
 }
 
@@ -226,7 +262,7 @@ pub(super) fn cleared(removal: &Removal) -> String {
     }
 }
 
-fn not_cleared(error: &dyn std::error::Error) -> Failure {
+pub(super) fn not_cleared(error: &dyn std::error::Error, again: &str) -> Failure {
     let what = "this machine was removed from its cluster, and not everything that it ran is gone";
-    Failure::new(Exit::Failed, what, chain(error), "see to it, then let `warren worker run` finish it")
+    Failure::new(Exit::Failed, what, chain(error), format!("see to it, then let `{again}` finish it"))
 }

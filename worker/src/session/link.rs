@@ -100,6 +100,7 @@ async fn hold(
     compare_clocks(context, &line, welcome.at);
     context.reporter.restart();
     context.vitals.restart();
+    context.contact.heard();
     context.connected.send_replace(true);
     context.outcast.send_replace(None);
     context.manager.send_replace(Some(client.clone()));
@@ -114,6 +115,7 @@ async fn hold(
             frame = inbound.message() => {
                 let frame = frame.map_err(Ended::Broken)?.ok_or(Ended::Closed)?;
                 link.heard.send_modify(|heard| *heard += 1);
+                context.contact.heard();
                 link.take(frame).await?;
             }
             batch = context.reporter.next_batch() => {

@@ -14,8 +14,11 @@ use crate::node::metrics::HEARTBEAT;
 use crate::session::Context;
 use crate::session::offset::Asked;
 
-/// A manager that does not answer a sync within this is left.
+/// A manager that is asked and says nothing for so long is left: counted from the question where it is the only one,
+/// and from its last word where there are others.
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
+/// What a manager gets for its answer in any case.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
 /// How many loops a heartbeat tells of.
 const MAX_LOOPS: usize = 32;
 /// How much of a loop's last error a heartbeat tells, in characters.
@@ -26,7 +29,7 @@ const MAX_ERROR: usize = 256;
 pub(super) enum PulseError {
     #[error("the session is over")]
     Over,
-    #[error("the manager was silent for {SILENCE:?} after a sync")]
+    #[error("the manager was silent for {SILENCE:?}")]
     Silent,
 }
 
@@ -94,14 +97,25 @@ impl Line {
         self.asked.note();
         self.send(Frame::Sync(v1::Sync { version: Some(version.into()) })).await?;
         let answer = heard.wait_for(|heard| *heard > before);
+        let within = patience(context);
         tokio::select! {
             () = self.leave.cancelled() => Err(PulseError::Over),
-            answer = tokio::time::timeout(SILENCE, answer) => match answer {
+            answer = tokio::time::timeout(within, answer) => match answer {
                 Ok(Ok(_)) => Ok(()),
                 Ok(Err(_)) => Err(PulseError::Over),
                 Err(_) => Err(self.left()),
             }
         }
+    }
+}
+
+/// How long an answer is waited for. With others to go to, a node must have found one before it counts as down, and the
+/// manager that it is silent for may have told nobody of its last words.
+fn patience(context: &Context) -> Duration {
+    let settings = context.wishes.borrow().settings.clone();
+    match settings.is_some_and(|settings| settings.managers.len() > 1) {
+        true => SILENCE.saturating_sub(context.contact.silent_for()).max(ANSWER_WITHIN),
+        false => SILENCE,
     }
 }
 

@@ -10,12 +10,13 @@
 //! * The manager says it after an entry for this session was committed and applied, so it is neither an old leader
 //!   nor one that is still reading its log. Answers that are read from a copy which may be old, like that to the
 //!   renewal of a certificate, are not believed.
-//! * It says it only if its state contains what the node says that it has seen: the same life of the cluster, at the
-//!   index of the node's assignment or later. A manager that was restored from before the node joined is behind, or
-//!   of another life, and says [`NODE_UNKNOWN`]: the node keeps what it runs and asks again, seldom.
-//! * The log of such a manager grows past that index one day, and from there on it says the wrong word. A node that
-//!   heard that it is unknown takes that word for the same, until a manager welcomes it or the agent starts again.
-//! * A manager's own node is never removed: it has no [`RemovalNote`], and takes the word for "unknown".
+//! * It says it only if its state remembers the removal, and what the node says that it has seen lies before that. A
+//!   manager that was restored from before the node joined remembers nothing of the kind, and says [`NODE_UNKNOWN`]:
+//!   the node keeps what it runs and asks again, seldom.
+//! * A node that heard that it is unknown takes the other word for the same, until a manager welcomes it or the agent
+//!   starts again: managers that contradict each other are not believed.
+//! * A manager's own node is removed by no manager's word, and takes that for "unknown". It gets a [`RemovalNote`] from
+//!   its own process, once the manager in it has heard that it was removed itself.
 
 use std::path::{Path, PathBuf};
 

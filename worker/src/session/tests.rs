@@ -1,3 +1,5 @@
+mod following;
+
 use std::sync::Mutex;
 
 use tokio::io::AsyncReadExt;
@@ -48,6 +50,11 @@ impl Node {
     /// As [`Node::start`]; a manager's own node cannot be removed.
     fn start_as(wishes: Wishes, can_be_removed: bool) -> (Self, Manager) {
         let (manager, dial) = Manager::in_memory();
+        (Self::with(wishes, can_be_removed, dial), manager)
+    }
+
+    /// With another way to managers.
+    fn with(wishes: Wishes, can_be_removed: bool, dial: Dial) -> Self {
         let shutdown = Shutdown::new();
         let imported = Arc::<Mutex<Vec<u8>>>::default();
         let chance: Chance = Arc::new(|| 0);
@@ -96,13 +103,14 @@ impl Node {
             pressure: garbage::start(shelf, meter, &loops, shutdown.token()),
             loops,
             chance,
+            contact: Arc::new(Contact::resume(dir.path())),
             connected: watch::Sender::new(false),
             manager: to_manager,
             outcast: watch::Sender::new(None),
             note: can_be_removed.then(|| note(&dir)),
         });
         shutdown.spawn("session", run(Arc::clone(&context), dial, shutdown.token()));
-        (Self { context, shutdown, imported, images, volumes: kept, directories, dir }, manager)
+        Self { context, shutdown, imported, images, volumes: kept, directories, dir }
     }
 
     fn numbers(&self) -> Vec<u64> {
@@ -288,6 +296,35 @@ async fn reports_are_repeated_until_they_are_stored_also_in_the_next_session() {
     assert_eq!(other.reports, [(&report(2)).into()]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_cluster_in_a_new_life_hears_what_it_stored_in_its_last_one() {
+    let (node, mut manager) = Node::start(Wishes::default());
+    let batch = |frame: &FromWorker| match frame {
+        FromWorker::Reports(reports) => Some(reports.clone()),
+        _ => None,
+    };
+    node.context.reporter.tell(report(1));
+    let mut session = manager.welcomed().await;
+    let first = session.hear_until(batch).await;
+    session.say(Frame::Stored(v1::ReportsStored { number: first.number })).await;
+    session.assign(9, vec![task(1)]).await;
+    assert_eq!(ack(&mut session).await, at(9));
+    // It was restored from before that report. A new life begins with new managers, and so with a new session.
+    drop(session);
+    let mut session = manager.welcomed().await;
+    let assignment = warren_types::Assignment {
+        version: AssignmentVersion { incarnation: 2, index: 3 },
+        tasks: vec![task(1)],
+    };
+    session.say(Frame::Assignment((&assignment).into())).await;
+    let again = session.hear_until(batch).await;
+    assert_eq!(again.reports, first.reports);
+    // A late word of the last life does not count as one of this.
+    session.say(Frame::Stored(v1::ReportsStored { number: first.number })).await;
+    let unconfirmed = session.hear_until(batch).await;
+    assert_eq!(unconfirmed.reports, first.reports);
+}
+
 fn refusal(word: &str) -> tonic::Status {
     Problem::new(tonic::Code::FailedPrecondition, word, "the manager's words").into()
 }
@@ -316,7 +353,7 @@ async fn a_node_that_was_removed_wants_nothing_remembers_it_and_asks_no_more() {
         let settings = welcomed.then(settings);
         let nothing = Wishes { settings, tasks: Default::default(), confirmed: true, ..known };
         assert_eq!(*node.context.wishes.borrow(), nothing);
-        assert!(manager.hears_nobody(3 * LONGEST_WAIT).await, "it asks no more");
+        assert!(manager.hears_nobody(3 * OUTCAST_WAIT).await, "it asks no more");
     }
 }
 
@@ -333,7 +370,7 @@ async fn a_node_that_is_unknown_keeps_what_it_has_asks_seldom_and_is_let_in_agai
         for _ in 0..2 {
             let before = Instant::now();
             let (session, _) = manager.session().await;
-            assert_eq!(before.elapsed().as_secs(), LONGEST_WAIT.as_secs());
+            assert_eq!(before.elapsed().as_secs(), OUTCAST_WAIT.as_secs());
             session.refuse(refusal(word)).await;
         }
         assert_eq!((&*node.context.wishes.borrow(), note(&node.dir).load()), (&known, None));
@@ -383,7 +420,7 @@ async fn a_manager_that_cannot_be_reached_or_says_anything_else_removes_nobody()
         manager.session().await.0.refuse(status).await;
     }
     drop(manager);
-    tokio::time::sleep(3 * LONGEST_WAIT).await;
+    tokio::time::sleep(3 * OUTCAST_WAIT).await;
     assert_eq!(*node.context.outcast.borrow(), None);
     assert_eq!((&*node.context.wishes.borrow(), note(&node.dir).load()), (&known, None));
 }

@@ -14,6 +14,7 @@ use warren_health::Target;
 use warren_task::{Action, Container, Found, Step, is_worth_telling, report, step};
 use warren_types::{Desired, TaskAssignment, TaskId, TaskReport, Timestamp};
 
+use crate::session::Standing;
 use crate::tasks::checks::{Checks, Subject};
 use crate::tasks::container;
 use crate::tasks::driver::{Done, Driver, Job, Surroundings};
@@ -38,6 +39,15 @@ pub(super) struct Orders {
     pub doubts: u64,
     /// What made actions fail may be over.
     pub retries: u64,
+    /// Whether the node has a manager. Who does not mind is not woken by it.
+    pub standing: Standing,
+}
+
+impl Orders {
+    /// The task is stopped when the node has no manager for too long.
+    pub fn minds(&self) -> bool {
+        self.wanted.as_ref().is_some_and(|wanted| !wanted.spec.on_disconnect.is_keep())
+    }
 }
 
 /// The supervisor's end of an actor.
@@ -139,6 +149,7 @@ impl Actor {
             self.obey();
             self.tend_checks();
             let now = self.now();
+            self.found.alone_for = self.obeyed.standing.alone_for(self.clock.instant());
             let answer = step(self.obeyed.wanted.as_deref(), &self.found, now);
             let said = self.tell();
             if said.removed && std::mem::take(&mut self.botched) {

@@ -15,6 +15,7 @@ use warren_types::{Desired, NodeCondition, NodeSettings, TaskAssignment, TaskId}
 
 use crate::node::health::Health;
 use crate::node::metrics::WorkerMetrics;
+use crate::session::Standing;
 use crate::tasks::actor::{Actor, Handle, Orders, kind};
 use crate::tasks::container::{self, Listed};
 use crate::tasks::driver::Driver;
@@ -44,6 +45,8 @@ pub(crate) struct Parts {
     pub metrics: WorkerMetrics,
     /// The sender of what [`Driver::ground`] receives.
     pub ground: watch::Sender<Ground>,
+    /// Whether the node has a manager.
+    pub standing: watch::Receiver<Standing>,
 }
 
 /// The actors, and what they are compared with.
@@ -56,6 +59,7 @@ pub(crate) struct Supervisor {
     pub(super) made_with: Mutex<Option<NodeSettings>>,
     reporter: Arc<Reporter>,
     clock: Arc<dyn Clock>,
+    standing: watch::Receiver<Standing>,
     pub(super) shutdown: Shutdown,
     actors: Mutex<BTreeMap<TaskId, Handle>>,
 }
@@ -75,11 +79,22 @@ impl Drop for Listing {
 impl Supervisor {
     /// A supervisor without actors.
     pub fn new(parts: Parts) -> Arc<Self> {
-        let Parts { driver, clock, shutdown, wishes, health, metrics, ground } = parts;
+        let Parts { driver, clock, shutdown, wishes, health, metrics, ground, standing } = parts;
         let (actors, made_with) = (Mutex::default(), Mutex::default());
         let reporter = Arc::new(Reporter::new(metrics));
         let driver = Arc::new(driver);
-        Arc::new(Self { driver, wishes, health, ground, made_with, reporter, clock, shutdown, actors })
+        Arc::new(Self {
+            driver,
+            wishes,
+            health,
+            ground,
+            made_with,
+            reporter,
+            clock,
+            standing,
+            shutdown,
+            actors,
+        })
     }
 
     /// Where the actors report to.
@@ -106,6 +121,7 @@ impl Supervisor {
         });
         let follow = Arc::clone(self).follow_wishes(network.clone(), relist.clone());
         self.shutdown.spawn("worker.assignments", follow);
+        self.shutdown.spawn("worker.standing", Arc::clone(self).follow_standing());
         let follow = Arc::clone(self).follow_events(network, relist, sweep);
         self.shutdown.spawn("worker.events", follow);
     }
@@ -209,7 +225,7 @@ impl Supervisor {
     }
 
     fn hire(self: &Arc<Self>, task: TaskId, wanted: Option<Arc<TaskAssignment>>) -> Handle {
-        let orders = Orders { wanted, ..Orders::default() };
+        let orders = Orders { wanted, standing: *self.standing.borrow(), ..Orders::default() };
         let (driver, reporter) = (Arc::clone(&self.driver), Arc::clone(&self.reporter));
         let (clock, stop) = (Arc::clone(&self.clock), self.shutdown.token());
         let (actor, handle) = Actor::new(task, orders, driver, reporter, clock, stop);
@@ -244,6 +260,25 @@ impl Supervisor {
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = wishes.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Tells those who mind that managers went or came.
+    async fn follow_standing(self: Arc<Self>) {
+        let (mut standing, stop) = (self.standing.clone(), self.shutdown.token());
+        loop {
+            for handle in self.actors().values() {
+                let now = *standing.borrow_and_update();
+                handle.order(|orders| {
+                    let news = orders.standing != now;
+                    orders.standing = now;
+                    news && orders.minds()
+                });
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = standing.changed() => if changed.is_err() { return },
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Agents on a machine that outlives them: fake containers, fake network, a real directory.
 
+mod alone;
 mod around;
 mod crashes;
 mod health;
@@ -34,6 +35,7 @@ use crate::node::health::Health;
 use crate::node::metrics::WorkerMetrics;
 use crate::samples::{image, images, settings, task_id};
 use crate::scripted::{PATIENCE, at};
+use crate::session::Standing;
 use crate::tasks::checks::{Checking, Results};
 use crate::tasks::reporter::Reporter;
 use crate::tasks::supervisor::{Parts, Supervisor};
@@ -59,6 +61,7 @@ struct Agent {
     life: Arc<Life>,
     shutdown: Shutdown,
     wishes: watch::Sender<Wishes>,
+    standing: watch::Sender<Standing>,
     reporter: Arc<Reporter>,
     health: Arc<Health>,
     loops: Loops,
@@ -82,6 +85,7 @@ impl Machine {
         let shutdown = Shutdown::new();
         let (wishes, wanted) = watch::channel(wishes);
         let (ground, laid) = watch::channel(Ground::Awaited);
+        let standing = watch::Sender::new(Standing::Attended);
         let network = Arc::new(Mortal::new(Arc::clone(&self.network), &life));
         let health = Arc::<Health>::default();
         let clock = Arc::new(SystemClock::new());
@@ -122,11 +126,13 @@ impl Machine {
             health: Arc::clone(&health),
             metrics,
             ground,
+            standing: standing.subscribe(),
         });
         let chance: warren_control::Chance = Arc::new(|| u64::MAX / 2);
         let loops = Loops::new(shutdown.clone(), clock, Arc::clone(&chance));
         supervisor.start(&loops, &chance);
-        Agent { life, shutdown, wishes, reporter: supervisor.reporter(), health, loops, checking }
+        let reporter = supervisor.reporter();
+        Agent { life, shutdown, wishes, standing, reporter, health, loops, checking }
     }
 
     /// An agent that lives until it is killed.

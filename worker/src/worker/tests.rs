@@ -66,6 +66,12 @@ impl Machine {
         }
     }
 
+    /// The way to no manager.
+    fn nobody(&self) -> Dial {
+        let tls = client_config(&self.authority.roots(), None).unwrap();
+        Arc::new(Dialer::new(settings().node, Vec::new(), tls))
+    }
+
     async fn worker(&self, dial: Dial) -> Worker {
         let config = self.config(Role::Worker, &settings().node.to_string());
         Worker::start_with(config, self.doors(), dial, Arc::new(|| 0)).await.unwrap()
@@ -126,7 +132,7 @@ async fn a_worker_runs_what_a_manager_wants_and_leaves_nothing_when_it_is_empty(
     assert_eq!(worker.ready(), Ok(()));
     assert!(worker.conditions().is_empty());
     let loops: Vec<&str> = worker.loops().snapshot().iter().map(|status| status.name).collect();
-    let want = ["heartbeat", "images", "network", "relist", "sweep", "sync", "vitals"];
+    let want = ["contact", "heartbeat", "images", "network", "relist", "sweep", "sync", "vitals"];
     let want = want.map(|name| format!("worker.{name}"));
     assert_eq!(loops, want);
     let removing = TaskAssignment { desired: Desired::Remove, ..publishing() };
@@ -154,8 +160,8 @@ async fn a_worker_without_managers_resumes_from_its_cache() {
     worker.stop().await.unwrap();
     assert_eq!(machine.pids().await, before, "stopping keeps the containers");
     drop((session, manager));
-    let nobody = Dialer::new(Vec::new(), client_config(&machine.authority.roots(), None).unwrap());
-    let worker = machine.worker(nobody.into_dial()).await;
+    let nobody = machine.nobody();
+    let worker = machine.worker(nobody).await;
     let ports = || machine.network.ports().values().map(|backends| backends.len()).sum::<usize>();
     let serving = async {
         while ports() != 1 {
@@ -235,18 +241,41 @@ async fn a_removed_node_that_was_killed_goes_on_without_any_manager() {
     let removal = Removal { reason: "the manager's words".into(), containers: 3, cleared: false };
     machine.note().store(&removal).unwrap();
 
-    let nobody = || Dialer::new(Vec::new(), client_config(&machine.authority.roots(), None).unwrap());
-    let worker = machine.member(nobody().into_dial()).await;
+    let nobody = || machine.nobody();
+    let worker = machine.member(nobody()).await;
     let reason = "the manager's words".to_owned();
     assert_eq!(cast_out(&worker).await, Outcast::Removed { reason, before: true });
     worker.cleared().await.unwrap();
     worker.stop().await.unwrap();
     assert_nothing_is_left(&machine, 3).await;
     // The second time there is nothing to do.
-    let worker = machine.member(nobody().into_dial()).await;
+    let worker = machine.member(nobody()).await;
     worker.cleared().await.unwrap();
     worker.stop().await.unwrap();
     assert_nothing_is_left(&machine, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_managers_node_hears_no_removal_but_is_cleared_by_what_is_written_down_of_it() {
+    let machine = Machine::new();
+    let (mut manager, dial) = Manager::in_memory();
+    let worker = machine.worker(dial).await;
+    let mut session = manager.welcomed().await;
+    session.assign(1, vec![publishing()]).await;
+    reported(&mut session, |report| report.ready).await;
+    session.refuse(removed()).await;
+    assert!(matches!(cast_out(&worker).await, Outcast::Unknown { .. }));
+    worker.stop().await.unwrap();
+    assert_eq!((machine.pids().await.len(), machine.note().load()), (1, None));
+
+    let removal = Removal { reason: "the manager's words".into(), containers: 0, cleared: false };
+    machine.note().store(&removal).unwrap();
+    for _ in 0..2 {
+        let worker = machine.worker(machine.nobody()).await;
+        worker.cleared().await.unwrap();
+        worker.stop().await.unwrap();
+        assert_nothing_is_left(&machine, 1).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,8 +284,8 @@ async fn a_removed_node_gives_up_when_nothing_goes() {
     let removal = Removal { reason: "the manager's words".into(), containers: 0, cleared: false };
     machine.note().store(&removal).unwrap();
     let stuck = machine.dir.path().join("tasks").join(task_id(1).to_string());
-    let nobody = Dialer::new(Vec::new(), client_config(&machine.authority.roots(), None).unwrap());
-    let worker = machine.member(nobody.into_dial()).await;
+    let nobody = machine.nobody();
+    let worker = machine.member(nobody).await;
     // A file in place of a directory cannot be swept.
     std::fs::create_dir_all(stuck.parent().unwrap()).unwrap();
     std::fs::write(&stuck, "").unwrap();

@@ -30,8 +30,9 @@ pub fn mode(text: &str) -> Result<ModeName, String> {
 pub fn role(text: &str) -> Result<NodeRole, String> {
     match text {
         "worker" => Ok(NodeRole::Worker),
-        "manager" | "admin" | "viewer" => Err(format!("{text} is not supported by this version; worker is")),
-        _ => Err("give worker".to_owned()),
+        "manager" => Ok(NodeRole::Manager),
+        "admin" | "viewer" => Err(format!("{text} is not supported by this version; worker and manager are")),
+        _ => Err("give worker or manager".to_owned()),
     }
 }
 
@@ -106,10 +107,11 @@ mod tests {
         assert_eq!(mode("job").unwrap_err(), later);
         assert_eq!(mode("x").unwrap_err(), "give replicated or global");
         assert_eq!(role("worker"), Ok(NodeRole::Worker));
-        for later in ["manager", "admin", "viewer"] {
+        assert_eq!(role("manager"), Ok(NodeRole::Manager));
+        for later in ["admin", "viewer"] {
             assert!(role(later).unwrap_err().contains("is not supported by this version"), "{later}");
         }
-        assert_eq!(role("x").unwrap_err(), "give worker");
+        assert_eq!(role("x").unwrap_err(), "give worker or manager");
     }
 
     #[test]

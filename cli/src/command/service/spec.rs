@@ -8,12 +8,13 @@ mod round_trip;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use warren_proto::convert::replicas;
 use warren_types::spec::DEFAULT_STOP_GRACE;
 use warren_types::{
-    Capability, ContentMount, EnvVar, LogLimits, MilliCpu, Mode, MountSource, Placement, PullPolicy,
-    Resources, RestartPolicy, Seccomp, ServiceSpec, TaskSpec, Violations,
+    Capability, ContentMount, EnvVar, LogLimits, MilliCpu, Mode, MountSource, OnDisconnect, Placement,
+    PullPolicy, Resources, RestartPolicy, Seccomp, ServiceSpec, TaskSpec, Violations,
 };
 
 use crate::args::lists::{Additions, Mounts, Removals};
@@ -38,6 +39,7 @@ pub fn create(name: &str, args: &CreateArgs, env: &[EnvVar]) -> Result<ServiceSp
         task: TaskSpec::new("unreadable".parse().expect("it is a reference")),
         ports: Vec::new(),
         placement: Placement::default(),
+        replace_after: Duration::ZERO,
     };
     let mut draft = Draft { spec: blank, emptied: Emptied::default(), wrong };
     draft.settings(settings);
@@ -204,8 +206,16 @@ impl Draft {
     }
 
     fn life(&mut self, flags: &LifeFlags) {
-        let LifeFlags { restart, restart_delay, restart_max, restart_window, log_max_size, log_files } =
-            flags;
+        let LifeFlags {
+            restart,
+            restart_delay,
+            restart_max,
+            restart_window,
+            log_max_size,
+            log_files,
+            on_disconnect,
+            replace_after,
+        } = flags;
         let (policy, default) = (&mut self.spec.task.restart, RestartPolicy::default());
         self.emptied.put("--restart", restart, &mut policy.condition, default.condition);
         self.emptied.put("--restart-delay", restart_delay, &mut policy.delay, default.delay);
@@ -214,6 +224,9 @@ impl Draft {
         let (logs, default) = (&mut self.spec.task.logs, LogLimits::default());
         self.emptied.put("--log-max-size", log_max_size, &mut logs.max_size, default.max_size);
         self.emptied.put("--log-files", log_files, &mut logs.max_files, default.max_files);
+        let policy = &mut self.spec.task.on_disconnect;
+        self.emptied.put("--on-disconnect", on_disconnect, policy, OnDisconnect::default());
+        self.emptied.put("--replace-after", replace_after, &mut self.spec.replace_after, Duration::ZERO);
     }
 
     /// Puts items into the lists. One with the key of another that is there takes its place; two of a command

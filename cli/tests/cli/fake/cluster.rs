@@ -21,10 +21,16 @@ impl v1::cluster_server::Cluster for Api {
         Ok(Response::new(Box::pin(UnboundedReceiverStream::new(receiver))))
     }
 
-    async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
+    async fn info(&self, request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
         let info =
             v1::InfoResponse { cluster_id: "c1".into(), ca_digest: "ab".repeat(32), ..Default::default() };
-        Ok(Response::new(info))
+        let mut answer = Response::new(info);
+        let mut state = self.0.lock().unwrap();
+        state.stale += usize::from(request.metadata().contains_key("warren-stale"));
+        if !state.managers.is_empty() {
+            answer.metadata_mut().insert("warren-managers", state.managers.parse().unwrap());
+        }
+        Ok(answer)
     }
 
     async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {

@@ -15,6 +15,9 @@ pub struct Peer {
     pub matched: u64,
     /// Whether it answered within the last election timeout, or the one before.
     pub active: bool,
+    /// Whether it answered nothing for an election timeout, and the leader has led for as long. A new leader has heard
+    /// of nobody: then a member is neither.
+    pub silent: bool,
 }
 
 impl Machine {
@@ -26,14 +29,23 @@ impl Machine {
             return Vec::new();
         }
         let others = self.node.raft.prs().iter().filter(|(id, _)| **id != self.config.id);
+        let (term, timeout) = (self.node.raft.term, self.config.election_ticks.start);
         let peer = |(id, progress): (&u64, &raft::Progress)| Peer {
             id: *id,
             matched: progress.matched,
-            active: progress.recent_active,
+            active: progress.recent_active || self.presence.is_active(term, *id, timeout),
+            silent: !progress.recent_active && self.presence.is_silent(term, *id, timeout),
         };
         let mut peers: Vec<_> = others.map(peer).collect();
         peers.sort_unstable_by_key(|peer| peer.id);
         peers
+    }
+
+    /// A leader's tick, just before raft's: who answered since the last one?
+    pub(super) fn note_presence(&mut self) {
+        let (own, raft) = (self.config.id, &self.node.raft);
+        let others = raft.prs().iter().filter(|(id, _)| **id != own);
+        self.presence.tick(raft.term, others.map(|(id, progress)| (*id, progress.recent_active)));
     }
 
     pub(super) fn change_members(&mut self, id: u64, change: MemberChange, effects: &mut Vec<Effect>) {

@@ -25,6 +25,7 @@ impl Machine {
         let raft = &self.node.raft;
         message.to == self.config.id
             && screen::well_formed(message)
+            && screen::within_reach(message.term, raft.term)
             && match message.kind {
                 MessageKind::TimeoutNow => self.may_campaign(),
                 // A follower would pass the question on. Who asks can ask the leader.

@@ -152,13 +152,15 @@ fn a_new_leader_changes_nothing_before_it_applied_an_entry_of_its_term() {
 fn the_leader_knows_how_far_its_members_are() {
     let mut network = grown(5);
     let last = network.member(1).state().len() as u64;
-    let peer = |id| Peer { id, matched: last, active: true };
+    let peer = |id| Peer { id, matched: last, active: true, silent: false };
     assert_eq!(network.member(1).machine().unwrap().peers(), [peer(2), peer(3)]);
     assert_eq!(network.member(2).machine().unwrap().peers(), []);
     network.with(3, |member| member.crash());
     network.propose(1);
+    network.pass(3);
+    assert!(network.member(1).machine().unwrap().peers()[1].active, "it answered just now");
     network.pass(12);
-    let away = Peer { id: 3, matched: last, active: false };
+    let away = Peer { id: 3, matched: last, active: false, silent: true };
     assert_eq!(network.member(1).machine().unwrap().peers()[1], away);
 }
 

@@ -49,6 +49,8 @@ fn what_no_member_can_have_sent_is_ignored() {
         ("a vote without a term", message(MessageKind::Vote, 2, 0)),
         ("a question to vote without a term", message(MessageKind::PreVote, 2, 0)),
         ("a term at the end of all terms", message(MessageKind::Vote, 2, huge)),
+        ("a term out of reach", message(MessageKind::Heartbeat, 2, (1 << 32) + 3)),
+        ("the last of all terms", message(MessageKind::VoteResponse, 2, (1 << 62) - 1)),
         ("a priority", Message { priority: -1, ..message(MessageKind::PreVote, 2, 3) }),
         ("entries after nothing", append(9, 0, vec![entry(10, 2)])),
         ("a term of nothing", append(0, 1, vec![entry(1, 1)])),

@@ -7,17 +7,19 @@
 //! Where both write to volumes, the first goes when the second is prepared, and the second is told to run when the
 //! first has ended: two processes must not have the same data. Where the first is unhealthy, the second is there as
 //! long as the first does not recover; a second that is unhealthy goes, and is tried again later.
+//!
+//! One that is lost stays in its slot until it is given up (`super::lost`): until then nothing is done in its place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use warren_types::{
-    Desired, Health, Mode, Mount, MountSource, NodeId, Revision, Service, Task, TaskId, TaskState, Timestamp,
+    Desired, Health, Mount, MountSource, NodeId, Revision, Service, Task, TaskId, TaskState, Timestamp,
 };
 
 use super::service::must_leave;
-use super::{backoff, rollout};
+use super::{backoff, lost, rollout};
 use crate::state::{Claim, NewTask, State, claim, finishes, same_shape};
 
 /// How long a task must have run before the one that it replaces goes: a program that ends at once has not taken over.
@@ -145,6 +147,11 @@ impl<'a> Judge<'a> {
             (Some(task), None) => self.one(&mut step, place, task),
             (Some(older), Some(newer)) => self.two(&mut step, place, older, newer),
         }
+        let in_slot = self.state.live_tasks(&self.service.id, slot).map(AsRef::as_ref);
+        let in_slot = in_slot.chain(self.ended(slot).iter().copied());
+        let given_up = in_slot.filter_map(|task| lost::given_up_at(self.service, task));
+        let later = given_up.filter(|at| *at > self.now).min().map(|at| at.since(self.now));
+        step.recheck_after = step.recheck_after.into_iter().chain(later).min();
         step.quiet = self.state.live_tasks(&self.service.id, slot).count() == 1
             && step.remove.is_empty()
             && step.promote.is_none()
@@ -173,8 +180,11 @@ impl<'a> Judge<'a> {
             step.remove.push(task.id);
             self.fill(step, place);
         };
-        if self.is_lost(task) {
+        if self.is_given_up(task) {
             return anew(step);
+        }
+        if self.is_lost(task) {
+            return;
         }
         if task.desired == Desired::Ready {
             // What it should have replaced is gone.
@@ -209,12 +219,14 @@ impl<'a> Judge<'a> {
         let settling = SETTLED_AFTER.saturating_sub(self.now.since(newer.observed.since));
         let may_stay = !outdated || self.stopped;
         let misfit = self.misplaced.contains(&newer.id) || is_unhealthy(newer);
-        let unfit = self.is_lost(newer) || misfit || self.is_outdated(newer);
+        let unfit = self.is_given_up(newer) || misfit || self.is_outdated(newer);
         // Where the older one serves nobody, or the newer one will go as well, there is nothing to wait for.
         let has_taken_over = runs && (settling.is_zero() || !older.observed.ready || unfit);
-        if self.is_lost(older) || (has_taken_over && !self.is_lost(newer)) {
+        if self.is_given_up(older) || (has_taken_over && !self.is_lost(newer)) {
             step.remove.push(older.id);
             self.one(step, place, newer);
+        } else if self.is_lost(newer) && !self.is_given_up(newer) {
+            // Another beside it would be a third.
         } else if unfit {
             step.remove.push(newer.id);
             self.one(step, place, older);
@@ -252,7 +264,7 @@ impl<'a> Judge<'a> {
     fn has_one_that_writes(&self, slot: u32) -> bool {
         self.ended(slot).iter().any(|task| {
             let ends = task.observed.state.is_terminal() || task.observed.removed || task.node.is_none();
-            !ends && !self.is_lost(task) && writes_to_volumes(&task.revision)
+            !ends && !self.is_given_up(task) && writes_to_volumes(&task.revision)
         })
     }
 
@@ -260,9 +272,14 @@ impl<'a> Judge<'a> {
         !self.alike.contains(&task.revision.number)
     }
 
-    /// It cannot be reached, and need not be waited for.
+    /// It cannot be reached.
     fn is_lost(&self, task: &Task) -> bool {
-        task.lost_since.is_some() && self.service.spec.mode != Mode::Global
+        lost::given_up_at(self.service, task).is_some()
+    }
+
+    /// It cannot be reached, and need not be waited for any more.
+    fn is_given_up(&self, task: &Task) -> bool {
+        lost::given_up_at(self.service, task).is_some_and(|at| at <= self.now)
     }
 
     /// After it the slot wants no further task.

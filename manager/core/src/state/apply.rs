@@ -5,6 +5,8 @@
 
 mod cluster;
 mod content;
+mod life;
+mod member;
 mod node;
 mod placement;
 mod report;
@@ -133,12 +135,17 @@ impl State {
             Command::SetNodeConditions { node, session, conditions, .. } => {
                 node::set_conditions(self, entry, *node, *session, conditions)
             }
-            Command::OpenSession { node, description, .. } => {
-                node::open_session(self, entry, *node, description)
+            Command::OpenSession { node, description, manager, .. } => {
+                node::open_session(self, entry, *node, description, *manager)
             }
             Command::ReportTasks { node, session, reports, .. } => {
                 report::take(self, entry, *node, *session, reports)
             }
+            Command::RegisterMember { .. }
+            | Command::JoinManager { .. }
+            | Command::UpdateMember { .. }
+            | Command::RemoveMember { .. }
+            | Command::DeleteMember { .. } => member::carry_out(self, entry, command),
         }
     }
 

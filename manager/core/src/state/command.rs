@@ -1,16 +1,20 @@
 //! Every write there is, as proposed. Commands are deltas, carry all they need, and are harmless the second
 //! time.
 
+mod new_task;
 mod when;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::Ipv4Net;
 use warren_types::{
-    Availability, ClusterId, ContentId, ContentKind, ContentName, Desired, NodeCondition, NodeDescription,
-    NodeId, NodeName, NodeRole, NodeStatus, SealedContent, ServiceId, ServiceSpec, TaskId, TaskReport,
-    Timestamp, TokenHash, TokenId, VolumeDriver, VolumeId, VolumeName,
+    Availability, ClusterId, ContentId, ContentKind, ContentName, Desired, ManagerAddress, ManagerId,
+    MemberId, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole, NodeStatus, SealedContent,
+    ServiceId, ServiceSpec, Suffrage, TaskId, TaskReport, Timestamp, TokenHash, TokenId, VolumeDriver,
+    VolumeId, VolumeName,
 };
+
+pub use self::new_task::NewTask;
 
 /// A write. `at` is the leader's clock and is clamped so that time never goes back. `term`, where there is
 /// one, is the term of the planner's state ([`super::State::applied`]): a plan of an older leader is
@@ -146,7 +150,8 @@ pub enum Command {
         /// When.
         at: Timestamp,
     },
-    /// Planned, once every member supports the level. Lower ones leave it as it is. Answer: `Done`.
+    /// Planned, once every member supports the level. Lower ones leave it as it is, and so do those that a member does
+    /// not support. Answer: `Done`.
     RaiseLevel {
         /// Of the planner.
         term: u64,
@@ -243,6 +248,8 @@ pub enum Command {
         node: NodeId,
         /// What the agent measured.
         description: NodeDescription,
+        /// The member that holds it; 0 where there was none to name.
+        manager: MemberId,
         /// When.
         at: Timestamp,
     },
@@ -337,20 +344,65 @@ pub enum Command {
         /// When.
         at: Timestamp,
     },
-}
-
-/// A slot that gets a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NewTask {
-    /// Place in the service: see [`warren_types::Task::slot`].
-    pub slot: u32,
-    /// Not placed before this.
-    pub not_before: Option<Timestamp>,
-    /// What is wanted of it at first: `Ready` where it waits beside the one that it replaces.
-    pub desired: Desired,
-    /// The number of the live task of the slot that it shall replace: created only if that one is still live and is
-    /// the slot's only one. `None`: created only if the slot has no live task.
-    pub replaces: Option<u64>,
-    /// It runs on this node or nowhere.
-    pub bound_to: Option<NodeId>,
+    /// A manager's own word at its start. The first one ever makes the first record, as a voter; after that a manager
+    /// is known by its id in the raft group and that in its certificate. Answer: `Member`.
+    RegisterMember {
+        /// Its id in the raft group.
+        member: MemberId,
+        /// In its certificate.
+        id: ManagerId,
+        /// Unique among managers.
+        name: NodeName,
+        /// Where it is reached; unique among managers.
+        address: ManagerAddress,
+        /// Up to which level it understands commands.
+        level: u32,
+        /// When.
+        at: Timestamp,
+    },
+    /// A machine becomes a manager with a token of that role, and uses it once; the same one again does not. It is to
+    /// vote. Where a manager is known at its address, it takes that one's place. Answer: `Member`.
+    JoinManager {
+        /// Of the token's secret.
+        hash: TokenHash,
+        /// Made from the manager's key.
+        id: ManagerId,
+        /// Unique among managers, but for the one that it replaces.
+        name: NodeName,
+        /// Where it is reached.
+        address: ManagerAddress,
+        /// Up to which level it understands commands: the cluster's, or more.
+        level: u32,
+        /// When.
+        at: Timestamp,
+    },
+    /// Answer: `Member`. Unchanged, whatever the version, when it is already so.
+    UpdateMember {
+        /// The manager.
+        member: MemberId,
+        /// Only if the manager still has this version.
+        version: Option<u64>,
+        /// What it is to be; `None` leaves it. Refused where nobody would be left to vote.
+        wanted: Option<Suffrage>,
+        /// Where it is reached; `None` leaves it.
+        address: Option<ManagerAddress>,
+        /// When.
+        at: Timestamp,
+    },
+    /// Marks a manager: it leaves the raft group, then its record goes. Refused where nobody would be left to vote.
+    /// Answer: `Member`; `Done` when there is no such manager.
+    RemoveMember {
+        /// The manager.
+        member: MemberId,
+        /// When.
+        at: Timestamp,
+    },
+    /// Planned, once a manager that is being removed or replaced is out of the raft group: forgets it. Answer: `Done`,
+    /// also when it is gone.
+    DeleteMember {
+        /// Of the planner.
+        term: u64,
+        /// The manager.
+        member: MemberId,
+    },
 }

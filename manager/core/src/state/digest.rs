@@ -27,7 +27,7 @@ use self::spec::task_spec;
 use self::storage::content_use;
 use super::{Cluster, State};
 
-pub(super) use self::machine::{cursor, node, token};
+pub(super) use self::machine::{cursor, member, node, removed, token};
 pub(super) use self::storage::{content, volume};
 
 /// What a state held after the entry at `index`, as one number.
@@ -56,8 +56,8 @@ impl State {
     /// The digest of everything the state holds now.
     pub fn digest(&self) -> Digest {
         let Sum(objects) = self.sum;
-        let value = hash([Kind::State as u64, objects, self.clock.0, self.level.into(), self.subnets]);
-        Digest { index: self.applied.index, value }
+        let known = hash([Kind::State as u64, objects, self.clock.0, self.level.into(), self.subnets]);
+        Digest { index: self.applied.index, value: later(known, 1, self.next_member) }
     }
 }
 
@@ -76,6 +76,8 @@ impl Sum {
         state.tokens().for_each(|held| sum.add(token(held)));
         state.contents().for_each(|held| sum.add(content(held)));
         state.volumes().for_each(|held| sum.add(volume(held)));
+        state.members().for_each(|held| sum.add(member(held)));
+        state.removed_nodes.iter().for_each(|(node, index)| sum.add(removed(*node, *index)));
         state.cursors.iter().for_each(|(node, place)| sum.add(cursor(*node, *place)));
         sum
     }
@@ -113,6 +115,8 @@ enum Kind {
     Later = 16,
     Content = 17,
     Volume = 18,
+    Member = 19,
+    Removed = 20,
 }
 
 /// The cluster's settings.
@@ -240,12 +244,12 @@ fn labels(labels: &BTreeMap<String, String>) -> u64 {
 }
 
 fn service_spec(spec: &ServiceSpec) -> u64 {
-    let ServiceSpec { name, labels: given, mode, task, ports, placement } = spec;
+    let ServiceSpec { name, labels: given, mode, task, ports, placement, replace_after } = spec;
     let (kind, replicas) = match mode {
         Mode::Replicated { replicas } => (0, *replicas),
         Mode::Global => (1, 0),
     };
-    hash([
+    let known = hash([
         Kind::ServiceSpec as u64,
         text(name.as_str()),
         labels(given),
@@ -253,7 +257,8 @@ fn service_spec(spec: &ServiceSpec) -> u64 {
         task_spec(task),
         list(ports.iter().map(port)),
         self::placement(placement),
-    ])
+    ]);
+    later(known, 1, if replace_after.is_zero() { 0 } else { spec::span(*replace_after) })
 }
 
 fn placement(placement: &Placement) -> u64 {

@@ -1,5 +1,6 @@
 //! What is true of every state, in one place: used by tests, the simulator, and when a snapshot is restored.
 
+mod members;
 mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,7 +73,7 @@ impl State {
             let stays = (old.node.is_none() || old.node == new.node) && new.removing >= old.removing;
             ensure(stays, || format!("volume {} went from {old:?} to {new:?}", old.id))?;
         }
-        Ok(())
+        self.check_members_after(before)
     }
 
     pub(super) fn check_objects(&self) -> Result<(), Broken> {
@@ -82,6 +83,7 @@ impl State {
         self.check_services()?;
         self.check_nodes()?;
         self.check_tokens()?;
+        self.check_members()?;
         self.check_contents()?;
         let volumes = self.check_volumes()?;
         let mut slots: BTreeMap<_, u32> = BTreeMap::new();

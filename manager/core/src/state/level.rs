@@ -17,4 +17,9 @@
 ///
 /// * 0: as clusters were founded before there were levels.
 /// * 1: nothing has changed its meaning yet.
-pub const LEVEL: u32 = 1;
+/// * 2: several managers, and what a removed node was.
+pub const LEVEL: u32 = 2;
+
+/// From this level on there are several managers: a node that is removed is remembered, and a token for managers lets
+/// no node join.
+pub(super) const SEVERAL_MANAGERS: u32 = 2;

@@ -1,6 +1,6 @@
 //! The answer to a command, and what it altered.
 
-use warren_types::{ContentId, NodeId, ServiceId, TaskId, TokenId, VolumeId};
+use warren_types::{ContentId, MemberId, NodeId, ServiceId, TaskId, TokenId, VolumeId};
 
 use super::Refusal;
 
@@ -65,6 +65,13 @@ pub enum Answer {
         /// Its version now.
         version: u64,
     },
+    /// Of a manager.
+    Member {
+        /// Its id in the raft group.
+        member: MemberId,
+        /// Its version now.
+        version: u64,
+    },
     /// Of a new session.
     Session {
         /// Higher than any before it on this node.
@@ -91,4 +98,6 @@ pub enum Change {
     Content(ContentId),
     /// A volume.
     Volume(VolumeId),
+    /// A manager.
+    Member(MemberId),
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warren_types::{Content, Node, Revision, Service, ServiceId, Task, Timestamp, Token, Volume};
+use warren_types::{
+    Content, Member, MemberId, Node, NodeId, Revision, Service, ServiceId, Task, Timestamp, Token, Volume,
+};
 
 use super::digest::Sum;
 use super::{Applied, Broken, Cluster, Index, State};
@@ -35,6 +37,12 @@ pub struct Parts {
     pub contents: Vec<Arc<Content>>,
     /// By id.
     pub volumes: Vec<Arc<Volume>>,
+    /// By id in the raft group.
+    pub members: Vec<Arc<Member>>,
+    /// Above every id that a member ever had; 0 before there was one.
+    pub next_member: MemberId,
+    /// The nodes that were removed last, by id, each with the index at which it was.
+    pub removed_nodes: Vec<(NodeId, u64)>,
 }
 
 impl State {
@@ -54,6 +62,9 @@ impl State {
             tokens: self.tokens.values().cloned().collect(),
             contents: self.contents.values().cloned().collect(),
             volumes: self.volumes.values().cloned().collect(),
+            members: self.members.values().cloned().collect(),
+            next_member: self.next_member,
+            removed_nodes: self.removed_nodes.iter().map(|(node, index)| (*node, *index)).collect(),
         }
     }
 
@@ -71,6 +82,9 @@ impl State {
             tokens: parts.tokens.into_iter().map(|token| (token.id, token)).collect(),
             contents: parts.contents.into_iter().map(|content| (content.id, content)).collect(),
             volumes: parts.volumes.into_iter().map(|volume| (volume.id, volume)).collect(),
+            members: parts.members.into_iter().map(|member| (member.member, member)).collect(),
+            next_member: parts.next_member,
+            removed_nodes: parts.removed_nodes.into_iter().collect(),
             subnets: parts.subnets,
             ..Self::default()
         };

@@ -202,6 +202,7 @@ impl State {
             ranges: cluster.ranges.clone(),
             heartbeat: HEARTBEAT,
             sync: SYNC,
+            managers: self.manager_addresses(),
         })
     }
 

@@ -1,62 +1,14 @@
 //! Why a command or a question was refused: what was wanted, what was found, what to do.
 
+mod kind;
+
 use warren_types::{
-    ClusterId, ContentKind, ContentName, NodeName, NodeStatus, PublishedPort, ServiceName, Violations,
-    VolumeName,
+    ClusterId, ContentKind, ContentName, ManagerAddress, NodeName, NodeRole, NodeStatus, PublishedPort,
+    ServiceName, Violations, VolumeName,
 };
 
-use super::MAX_CONTENT_BYTES;
-
-/// A kind of object, as people call it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A service.
-    Service,
-    /// A task.
-    Task,
-    /// A node.
-    Node,
-    /// A join token.
-    Token,
-    /// A secret, a config or a registry's credential.
-    Content(ContentKind),
-    /// A volume.
-    Volume,
-}
-
-impl Kind {
-    /// `service`, `task`, `node`, `token`, `secret`, `volume`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Service => "service",
-            Self::Task => "task",
-            Self::Node => "node",
-            Self::Token => "token",
-            Self::Content(kind) => kind.as_str(),
-            Self::Volume => "volume",
-        }
-    }
-
-    /// The command that lists them: `service ls`.
-    fn list(self) -> &'static str {
-        match self {
-            Self::Service => "service ls",
-            Self::Task => "task ls",
-            Self::Node => "node ls",
-            Self::Token => "token ls",
-            Self::Content(ContentKind::Secret) => "secret ls",
-            Self::Content(ContentKind::Config) => "config ls",
-            Self::Content(ContentKind::Credential) => "registry ls",
-            Self::Volume => "volume ls",
-        }
-    }
-}
-
-impl std::fmt::Display for Kind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.as_str())
-    }
-}
+pub use self::kind::Kind;
+use super::{MAX_CONTENT_BYTES, MAX_MEMBERS};
 
 /// Why nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -208,6 +160,19 @@ pub enum Refusal {
         /// How often.
         uses: u32,
     },
+    /// The token is for machines of another role.
+    #[error(
+        "the token is for a {found}, not for a {wanted}: join with `warren {found} join`, or make another one with \
+         `warren token create --role {wanted}`",
+        wanted = wanted.as_str(),
+        found = found.as_str()
+    )]
+    TokenRole {
+        /// What the machine wants to be.
+        wanted: NodeRole,
+        /// What the token makes it.
+        found: NodeRole,
+    },
     /// There are as many tokens as there may be.
     #[error("there are {found} tokens already; remove some first (`warren token ls`)")]
     TooManyTokens {
@@ -305,6 +270,59 @@ pub enum Refusal {
     #[error("there are {found} volumes already; remove some first (`warren volume ls`)")]
     TooManyVolumes {
         /// How many.
+        found: u32,
+    },
+    /// Another manager is reached there.
+    #[error(
+        "{address} is the address of manager {owner}; give this one's own address, or remove {owner} first"
+    )]
+    AddressTaken {
+        /// Where the manager was to be reached.
+        address: ManagerAddress,
+        /// Who is reached there.
+        owner: NodeName,
+    },
+    /// Without this manager nobody would be left to decide.
+    #[error(
+        "manager {manager} is the last one that is to vote; add or promote another one first (`warren manager join`, \
+         `warren manager promote`)"
+    )]
+    LastManager {
+        /// The manager.
+        manager: NodeName,
+    },
+    /// The manager is on its way out.
+    #[error("manager {manager} is being removed; wait until it is gone (`warren manager ls`)")]
+    ManagerRemoving {
+        /// The manager.
+        manager: NodeName,
+    },
+    /// The manager can only be forgotten when it is not wanted any more.
+    #[error(
+        "manager {manager} is neither being removed nor replaced; remove it first (`warren manager rm {manager}`)"
+    )]
+    ManagerStays {
+        /// The manager.
+        manager: NodeName,
+    },
+    /// The managers there are have not said who they are.
+    #[error("the first manager has not said who it is yet; repeat this in a moment")]
+    NoManagers,
+    /// There are as many managers as there may be.
+    #[error("there are {found} managers and may be {MAX_MEMBERS}; remove one first (`warren manager ls`)")]
+    TooManyManagers {
+        /// How many, those that are being removed included.
+        found: u32,
+    },
+    /// The manager would not understand the cluster's commands.
+    #[error(
+        "the cluster is at level {wanted} and this manager's version of Warren supports levels up to {found}; install \
+         the version that the other managers have"
+    )]
+    LevelTooLow {
+        /// The cluster's.
+        wanted: u32,
+        /// Up to which the manager understands commands.
         found: u32,
     },
     /// No node subnet is left.

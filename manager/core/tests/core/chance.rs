@@ -1,6 +1,7 @@
 //! Whatever is thrown at a state, in whatever order: it never panics, never contradicts itself, takes
 //! nothing twice, survives a snapshot, and settles once the nonsense stops.
 
+mod members;
 mod storage;
 
 use std::collections::BTreeSet;
@@ -189,8 +190,8 @@ fn nodes_command() -> impl Strategy<Value = Command> {
                 let (label_add, label_rm) = (add.into_iter().collect(), rm.into_iter().collect());
                 Command::UpdateNode { id, version, label_add, label_rm, availability, at }
             }),
-        (node(), amounts(), time()).prop_map(|(node, resources, at)| {
-            Command::OpenSession { node, description: description(resources), at }
+        (node(), amounts(), 0..4u64, time()).prop_map(|(node, resources, manager, at)| {
+            Command::OpenSession { node, description: description(resources), manager, at }
         }),
         (node(), 0..4u64, prop::sample::subsequence(&NodeCondition::ALL[..], 0..3), time()).prop_map(
             |(node, session, conditions, at)| {
@@ -245,6 +246,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => persons_command().prop_map(say),
         4 => nodes_command().prop_map(say),
+        1 => members::command().prop_map(say),
         3 => planned_command().prop_map(say),
         3 => service().prop_map(Step::Reconcile),
         1 => service().prop_map(Step::Reap),
@@ -316,6 +318,17 @@ fn calm_down(world: &mut World) {
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Nothing but managers, in a cluster that has one and a token for more.
+    #[test]
+    fn managers_come_and_go_in_any_order(commands in prop::collection::vec(members::command(), 1..60)) {
+        let mut world = World::new();
+        let (id, role, hash, at) = (TokenId(Id(1)), NodeRole::Manager, TokenHash([1; 32]), world.now);
+        world.accept(Command::CreateToken { id, role, hash, expires_at: None, max_uses: None, at });
+        commands.into_iter().for_each(|command| say(&mut world, &command));
+        let restored = State::restore(world.state.export()).unwrap();
+        prop_assert_eq!(&restored, &world.state);
+    }
 
     #[test]
     fn a_state_takes_anything(steps in prop::collection::vec(step(), 1..60)) {

@@ -36,13 +36,71 @@ fn a_level_only_rises() {
 #[test]
 fn the_level_is_raised_to_what_every_member_supports() {
     let mut world = World::new();
-    let plan = |world: &World, members: &[u32]| reconcile_level(&world.state, members.iter().copied());
-    assert_eq!(plan(&world, &[LEVEL]), Plan::default());
-    assert_eq!(plan(&world, &[LEVEL + 3, LEVEL, LEVEL + 1]), Plan::default());
-    assert_eq!(plan(&world, &[]), Plan::default());
-    assert_eq!(plan(&world, &[LEVEL + 3, LEVEL + 1, LEVEL + 2]).commands, [raise(LEVEL + 1)]);
-    world.carry_out(|state, _| reconcile_level(state, [LEVEL + 3, LEVEL + 1]));
+    assert_eq!(reconcile_level(&world.state), Plan::default(), "nobody has said what it supports");
+    let hash = TokenHash([1; 32]);
+    let (id, role, expires_at, max_uses, at) = (TokenId(Id(1)), NodeRole::Manager, None, None, world.now);
+    world.accept(manager(1, LEVEL + 3));
+    world.accept(Command::CreateToken { id, role, hash, expires_at, max_uses, at });
+    for (number, level) in [(2, LEVEL), (3, LEVEL + 2)] {
+        let Command::RegisterMember { id, name, address, .. } = manager(number, level) else {
+            unreachable!()
+        };
+        world.accept(Command::JoinManager { hash, id, name, address, level, at });
+    }
+    assert_eq!(reconcile_level(&world.state), Plan::default());
+    assert!(matches!(world.run(&raise(LEVEL + 1)), Outcome::Unchanged { .. }), "one of them would stop");
+    world.accept(manager(2, LEVEL + 1));
+    assert_eq!(reconcile_level(&world.state).commands, [raise(LEVEL + 1)]);
+    world.carry_out(|state, _| reconcile_level(state));
     assert_eq!(world.state.level(), LEVEL + 1);
+}
+
+/// A manager says that it supports this level.
+fn manager(number: u64, level: u32) -> Command {
+    Command::RegisterMember {
+        member: number,
+        id: ManagerId(Id(number.into())),
+        name: format!("m{number}").parse().unwrap(),
+        address: format!("10.0.0.{number}:8080").parse().unwrap(),
+        level,
+        at: Timestamp(1_795_185_000_000),
+    }
+}
+
+/// A cluster of a version that knew one manager only.
+fn at_level_1() -> World {
+    let mut world = World { state: State::new(), now: Timestamp(1_795_185_000_000) };
+    let ranges = vec!["10.0.0.0/8".parse().unwrap()];
+    world.accept(Command::CreateCluster { id: ClusterId(Id(9)), ranges, level: 1, at: world.now });
+    world
+}
+
+#[test]
+fn below_level_2_removed_nodes_are_not_remembered_and_a_node_joins_with_any_token() {
+    let mut world = at_level_1();
+    let (hash, at) = (TokenHash([1; 32]), world.now);
+    let (id, role, expires_at, max_uses) = (TokenId(Id(1)), NodeRole::Manager, None, None);
+    world.accept(Command::CreateToken { id, role, hash, expires_at, max_uses, at });
+    let join = |number| {
+        let name = format!("n{number}").parse().unwrap();
+        Command::JoinNode {
+            hash,
+            id: node_id(number),
+            name,
+            description: description(resources(1000, 512)),
+            at,
+        }
+    };
+    world.accept(join(1));
+    world.accept(join(2));
+    world.remove_node(1);
+    assert_eq!(world.state.removed_at(&node_id(1)), None);
+    world.accept(manager(1, LEVEL));
+    world.carry_out(|state, _| reconcile_level(state));
+    assert_eq!(world.state.level(), LEVEL);
+    assert!(world.refuse(join(1)).starts_with("the token is for a manager, not for a worker"));
+    world.remove_node(2);
+    assert_eq!(world.state.removed_at(&node_id(2)), Some(world.state.applied().index));
 }
 
 /// Two programs, of which the newer one rounds what a person scales to up to an even number. The gate is the

@@ -17,6 +17,8 @@ mod health;
 mod joining;
 mod level;
 mod liveness;
+mod lost;
+mod members;
 mod nodes;
 mod pins;
 mod queries;

@@ -1,5 +1,6 @@
 //! Nodes: what people change of them, and removing one.
 
+use warren_core::state::MAX_REMOVED;
 use warren_core::{Answer, Command, Outcome};
 use warren_types::*;
 
@@ -56,7 +57,7 @@ fn nobody_hears_of_a_removed_node() {
     let missing = "does not exist; `warren node ls` shows what does";
     assert!(world.refuse(Command::ReportTasks { node, session: 1, reports, at }).ends_with(missing));
     let description = description(resources(1000, 512));
-    assert!(world.refuse(Command::OpenSession { node, description, at }).ends_with(missing));
+    assert!(world.refuse(Command::OpenSession { node, description, manager: 1, at }).ends_with(missing));
     assert_eq!(world.state.assignment(&node), None);
 }
 
@@ -73,6 +74,46 @@ fn what_joins_again_is_another_node() {
     world.report(report(task_id(1, 1), 2, TaskState::Running));
     assert!(world.task(1, 1).observed.removed);
     assert_eq!(warren_core::State::restore(world.state.export()).unwrap(), world.state);
+}
+
+#[test]
+fn a_removed_node_is_remembered_until_it_is_there_again() {
+    let mut world = running();
+    world.accept(remove(1, true));
+    let index = world.state.applied().index;
+    assert_eq!(world.state.removed_at(&node_id(1)), Some(index));
+    world.accept(remove(1, true));
+    world.accept(remove(9, true));
+    assert_eq!(world.state.removed_at(&node_id(1)), Some(index), "it was not there any more");
+    assert_eq!(world.state.removed_at(&node_id(9)), None, "it never was");
+    assert_eq!(warren_core::State::restore(world.state.export()).unwrap(), world.state);
+    world.node(1, resources(4000, 1024));
+    assert_eq!(world.state.removed_at(&node_id(1)), None);
+}
+
+#[test]
+fn of_too_many_removed_nodes_the_first_are_forgotten() {
+    let mut world = World::new();
+    let most = MAX_REMOVED as u128;
+    // Not in the order of their ids.
+    for number in (1..=most + 2).rev() {
+        world.state.apply(TERM, world.state.applied().index + 1, &registration(number));
+        world.state.apply(TERM, world.state.applied().index + 1, &remove(number, true));
+    }
+    world.state.check().unwrap();
+    let known = |number| world.state.removed_at(&node_id(number)).is_some();
+    assert_eq!([most + 2, most + 1, most, 1].map(known), [false, false, true, true]);
+    assert_eq!(world.state.export().removed_nodes.len(), MAX_REMOVED);
+}
+
+fn registration(number: u128) -> Command {
+    Command::RegisterNode {
+        id: node_id(number),
+        name: format!("n{number}").parse().unwrap(),
+        role: NodeRole::Worker,
+        description: description(resources(1000, 512)),
+        at: Timestamp(0),
+    }
 }
 
 #[test]
@@ -103,7 +144,12 @@ fn labels_of_people_win_over_those_of_the_agent() {
     world.node(1, resources(4000, 1024));
     let mut described = description(resources(4000, 1024));
     described.labels = [("zone".to_string(), "a".to_string())].into();
-    world.accept(Command::OpenSession { node: node_id(1), description: described, at: world.now });
+    world.accept(Command::OpenSession {
+        node: node_id(1),
+        description: described,
+        manager: 1,
+        at: world.now,
+    });
     world.service(1, constrained("web", 1, &["node.labels.zone == a"]));
     world.settle();
     assert_eq!(world.task(1, 1).node, Some(node_id(1)));

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use warren_core::State;
-use warren_core::state::Parts;
+use warren_core::state::{MAX_MEMBERS, MAX_REMOVED, Parts};
+use warren_core::{Command, LEVEL, State};
 use warren_types::*;
 
 use crate::world::*;
@@ -24,7 +24,26 @@ fn parts() -> Parts {
     world.observe(task_id(1, 2), TaskState::Failed);
     world.down(2);
     world.settle();
+    world.node(3, resources(1, 1));
+    world.remove_node(3);
+    managers(&mut world);
     world.state.export()
+}
+
+/// 1 and 3, 2 that is replaced by 4, and 5 on its way out.
+fn managers(world: &mut World) {
+    let (role, hash, at) = (NodeRole::Manager, TokenHash([1; 32]), world.now);
+    let (expires_at, max_uses) = (None, None);
+    world.accept(Command::CreateToken { id: TokenId(Id(1)), role, hash, expires_at, max_uses, at });
+    for (number, host) in [(1, 1), (2, 2), (3, 3), (4, 2), (5, 5)] {
+        let (id, name) = (ManagerId(Id(number)), format!("m{number}").parse().unwrap());
+        let (level, address) = (LEVEL, format!("10.0.0.{host}:8080").parse().unwrap());
+        world.accept(match number {
+            1 => Command::RegisterMember { member: 1, id, name, address, level, at },
+            _ => Command::JoinManager { hash, id, name, address, level, at },
+        });
+    }
+    world.accept(Command::RemoveMember { member: 5, at });
 }
 
 #[test]
@@ -145,4 +164,44 @@ fn contradictions_about_contents_and_volumes_are_found() {
     check(|parts| user(parts).volumes.clear(), "has the volumes []");
     check(|parts| Arc::make_mut(&mut db(parts).spec).task.secrets.clear(), "and should use {}");
     check(|parts| user(parts).observed.health = Health::Unhealthy, "is Running and Unhealthy");
+}
+
+#[test]
+fn contradictions_about_managers_and_removed_nodes_are_found() {
+    fn member(parts: &mut Parts, number: usize) -> &mut Member {
+        Arc::make_mut(&mut parts.members[number - 1])
+    }
+    let add = |parts: &mut Parts, number: usize| {
+        let id = ManagerId(Id(number as u128 * 1000));
+        let (name, address) = (format!("n{number}"), format!("n{number}:1"));
+        let (name, address) = (name.parse().unwrap(), address.parse().unwrap());
+        let like = Member { member: number as u64, id, name, address, ..(*parts.members[0]).clone() };
+        parts.members.push(Arc::new(like));
+        parts.next_member = number as u64 + 1;
+    };
+    check(|parts| parts.next_member = 5, "member 5 was never given");
+    check(|parts| parts.next_member = 0, "there are 5 managers, and the next is 0");
+    check(|parts| parts.members.clear(), "there are 0 managers, and the next is 6");
+    check(|parts| member(parts, 1).member = 0, "member 0 was never given");
+    check(|parts| (6..=MAX_MEMBERS + 1).for_each(|number| add(parts, number)), "there are 17 managers");
+    check(|parts| member(parts, 1).id = ManagerId(Id(5)), "two managers are");
+    check(|parts| member(parts, 1).version = 1 << 40, "member 1 is of a later entry");
+    check(|parts| member(parts, 1).created_at = Timestamp(u64::MAX), "member 1 joined in the future");
+    check(|parts| member(parts, 3).name = "m1".parse().unwrap(), "are both called m1");
+    check(|parts| member(parts, 3).address = "10.0.0.1:8080".parse().unwrap(), "or reached at 10.0.0.1:8080");
+    check(|parts| member(parts, 4).replaces = None, "managers 4 and Some(2) are both");
+    check(|parts| member(parts, 4).replaces = Some(4), "member 4 cannot replace 4");
+    check(|parts| member(parts, 4).replaces = Some(9), "member 4 cannot replace 9");
+    check(|parts| member(parts, 4).removing = true, "member 4 cannot replace 2");
+    check(|parts| member(parts, 3).replaces = Some(2), "member 2 is replaced by 4 and Some(3)");
+    check(|parts| member(parts, 2).replaces = Some(1), "member 4 cannot replace 2");
+    let demote = |parts: &mut Parts, number| member(parts, number).wanted = Suffrage::Learner;
+    check(|parts| [1, 3, 4].into_iter().for_each(|number| demote(parts, number)), "no manager is to vote");
+    check(|parts| parts.removed_nodes[0].0 = node_id(1), "was removed and is there");
+    check(|parts| parts.removed_nodes[0].1 = 1 << 40, "was removed by a later entry");
+    let many = (0..=MAX_REMOVED as u128).map(|number| (node_id(1000 + number), 1));
+    check(|parts| parts.removed_nodes = many.collect(), "1025 removed nodes are remembered");
+    check(|parts| parts.removed_nodes.clear(), "the digest of its content");
+    check(|parts| parts.next_member = 7, "the digest of its content");
+    check(|parts| member(parts, 1).level = 9, "the digest of its content");
 }

@@ -55,6 +55,7 @@ pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
         task: TaskSpec::new("demo:1".parse().unwrap()),
         ports: Vec::new(),
         placement: Default::default(),
+        replace_after: Default::default(),
     }
 }
 
@@ -216,7 +217,7 @@ impl World {
     pub fn connect(&mut self, number: u128) -> u64 {
         let (node, at) = (node_id(number), self.now);
         let description = self.state.node(&node).unwrap().description.clone();
-        match self.accept(Command::OpenSession { node, description, at }) {
+        match self.accept(Command::OpenSession { node, description, manager: 1, at }) {
             Answer::Session { number } => number,
             other => panic!("{other:?}"),
         }

@@ -1,6 +1,7 @@
 //! Snapshots: a sequence of length-delimited records, the cluster first.
 
 mod machine;
+mod member;
 mod service;
 mod storage;
 mod task;
@@ -18,6 +19,7 @@ use warren_proto::v1::snapshot_record::Record;
 use warren_types::{Revision, ServiceId, Violation, Violations};
 
 use self::machine::{node, stored_node, stored_token, token};
+use self::member::{member, stored_member};
 use self::service::{service, stored_service};
 use self::storage::{content, stored_content, stored_volume, volume};
 use self::task::{stored_task, task};
@@ -49,7 +51,8 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
     parts.tasks.iter().try_for_each(|task| put(Record::Task(stored_task(task))))?;
     parts.tokens.iter().try_for_each(|token| put(Record::Token(stored_token(token))))?;
     parts.contents.iter().try_for_each(|content| put(Record::Content(stored_content(content))))?;
-    parts.volumes.iter().try_for_each(|volume| put(Record::Volume(stored_volume(volume))))
+    parts.volumes.iter().try_for_each(|volume| put(Record::Volume(stored_volume(volume))))?;
+    parts.members.iter().try_for_each(|member| put(Record::Member(stored_member(member))))
 }
 
 /// The state that [`write_snapshot`] wrote.
@@ -137,6 +140,12 @@ impl Reader {
                 parts.volumes.push(Arc::new(volume));
                 taken
             }
+            Record::Member(stored) => {
+                let member = member(stored)?;
+                let taken = Record::Member(stored_member(&member));
+                parts.members.push(Arc::new(member));
+                taken
+            }
         })
     }
 }
@@ -149,6 +158,8 @@ fn stored_cluster(parts: &Parts) -> v1::StoredCluster {
         last_timestamp: parts.clock.0,
         subnets: parts.subnets,
         digest: parts.digest,
+        next_member: parts.next_member,
+        removed_nodes: parts.removed_nodes.iter().map(|(node, index)| (node.to_string(), *index)).collect(),
         ..v1::StoredCluster::default()
     };
     if let Some(cluster) = &parts.cluster {
@@ -178,6 +189,8 @@ fn parts(stored: v1::StoredCluster) -> Result<Parts, Violations> {
             history: stored.history,
         }))
     };
+    let removed = |(node, index): (&String, &u64)| Ok((text("cluster.removedNodes", node)?, *index));
+    let removed_nodes = stored.removed_nodes.iter().map(removed).collect::<Result<_, Violations>>()?;
     Ok(Parts {
         applied: Applied { term: stored.applied_term, index: stored.applied_index },
         clock: at(stored.last_timestamp),
@@ -191,5 +204,8 @@ fn parts(stored: v1::StoredCluster) -> Result<Parts, Violations> {
         tokens: Vec::new(),
         contents: Vec::new(),
         volumes: Vec::new(),
+        members: Vec::new(),
+        next_member: stored.next_member,
+        removed_nodes,
     })
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use warren_core::{Command, NewTask};
 use warren_proto::convert::{
-    availability, content_kind, desired, node_role, node_status, stored_service_spec,
+    availability, content_kind, desired, node_role, node_status, stored_service_spec, suffrage,
 };
 use warren_proto::v1;
 use warren_proto::v1::command::Command as Wire;
@@ -69,7 +69,8 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
         Wire::JoinNode(w) => join_node(w)?,
         Wire::OpenSession(w) => {
             let description = given("description", w.description)?.try_into()?;
-            Command::OpenSession { node: text("nodeId", &w.node_id)?, description, at: at(w.at) }
+            let (node, manager) = (text("nodeId", &w.node_id)?, w.member);
+            Command::OpenSession { node, description, manager, at: at(w.at) }
         }
         Wire::ReportTasks(w) => report_tasks(w)?,
         Wire::CreateContent(w) => create_content(w)?,
@@ -87,6 +88,14 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
             let (node, conditions) = (text("nodeId", &w.node_id)?, conditions(&w.conditions)?);
             Command::SetNodeConditions { node, session: w.session, conditions, at: at(w.at) }
         }
+        Wire::RegisterMember(w) => register_member(w)?,
+        Wire::JoinManager(w) => join_manager(w)?,
+        Wire::UpdateMember(w) => {
+            let (wanted, address) = (suffrage(w.wanted)?, optional("address", &w.address)?);
+            Command::UpdateMember { member: w.member, version: w.version, wanted, address, at: at(w.at) }
+        }
+        Wire::RemoveMember(w) => Command::RemoveMember { member: w.member, at: at(w.at) },
+        Wire::DeleteMember(w) => Command::DeleteMember { term: w.term, member: w.member },
     })
 }
 
@@ -174,6 +183,28 @@ fn create_volume(w: v1::CreateVolume) -> Result<Command, Violations> {
         options: w.options,
         labels: w.labels,
         node: optional("nodeId", &w.node_id)?,
+        at: at(w.at),
+    })
+}
+
+fn register_member(w: v1::RegisterMember) -> Result<Command, Violations> {
+    Ok(Command::RegisterMember {
+        member: w.member,
+        id: text("id", &w.id)?,
+        name: text("name", &w.name)?,
+        address: text("address", &w.address)?,
+        level: w.level,
+        at: at(w.at),
+    })
+}
+
+fn join_manager(w: v1::JoinManager) -> Result<Command, Violations> {
+    Ok(Command::JoinManager {
+        hash: hash("hash", &w.hash)?,
+        id: text("id", &w.id)?,
+        name: text("name", &w.name)?,
+        address: text("address", &w.address)?,
+        level: w.level,
         at: at(w.at),
     })
 }

@@ -3,6 +3,7 @@ mod sample;
 mod schema;
 
 use proptest::prelude::*;
+use warren_types::Timestamp;
 
 use super::*;
 
@@ -16,6 +17,22 @@ fn with_field(mut bytes: Vec<u8>, number: u32) -> Vec<u8> {
 fn every_command_survives_the_log() {
     for (name, command) in sample::commands() {
         assert_eq!(decode(&encode(&command)).unwrap(), command, "{name}");
+    }
+}
+
+/// What a leader does to a command of another manager: in the log it has the leader's time.
+#[test]
+fn every_command_takes_the_time_of_who_proposes_it() {
+    let late = Timestamp(u64::MAX);
+    for (name, command) in sample::commands() {
+        let mut stamped = command.clone();
+        stamped.set_at(late);
+        assert_eq!(stamped.at(), command.at().map(|_| late), "{name}");
+        assert_eq!(decode(&encode(&stamped)).unwrap(), stamped, "{name}");
+        if let Some(at) = command.at() {
+            stamped.set_at(at);
+        }
+        assert_eq!(stamped, command, "nothing else of {name} changes");
     }
 }
 
@@ -91,11 +108,12 @@ fn a_level_that_came_after_this_version_is_refused() {
         let refused = decode(&encode(&command)).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "a command in the log is of level 2 and this version of Warren supports levels up to 1; install a \
+            "a command in the log is of level 3 and this version of Warren supports levels up to 2; install a \
              newer version and start again"
         );
     }
-    let mut state = sample::state();
+    // Before there are managers, whose level is known.
+    let mut state = sample::states().swap_remove(0);
     let index = state.applied().index + 1;
     state.apply(1, index, &Command::RaiseLevel { term: 1, level: found });
     assert_eq!(state.level(), found);

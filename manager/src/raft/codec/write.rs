@@ -46,6 +46,11 @@ pub(super) fn command(command: &Command) -> Wire {
         Command::CreateVolume { .. } | Command::RemoveVolume { .. } | Command::DeleteVolume { .. } => {
             volume(command)
         }
+        Command::RegisterMember { .. }
+        | Command::JoinManager { .. }
+        | Command::UpdateMember { .. }
+        | Command::RemoveMember { .. }
+        | Command::DeleteMember { .. } => member(command),
     }
 }
 
@@ -153,9 +158,10 @@ fn node(command: &Command) -> Wire {
                 at: at.0,
             })
         }
-        Command::OpenSession { node, description, at } => Wire::OpenSession(v1::OpenSession {
+        Command::OpenSession { node, description, manager, at } => Wire::OpenSession(v1::OpenSession {
             node_id: node.to_string(),
             description: Some(description.into()),
+            member: *manager,
             at: at.0,
         }),
         other => unreachable!("sorted by `command`: {other:?}"),
@@ -234,6 +240,42 @@ fn volume(command: &Command) -> Wire {
         }
         Command::DeleteVolume { id, at } => {
             Wire::DeleteVolume(v1::DeleteVolume { id: id.to_string(), at: at.0 })
+        }
+        other => unreachable!("sorted by `command`: {other:?}"),
+    }
+}
+
+fn member(command: &Command) -> Wire {
+    match command {
+        Command::RegisterMember { member, id, name, address, level, at } => {
+            Wire::RegisterMember(v1::RegisterMember {
+                member: *member,
+                id: id.to_string(),
+                name: name.to_string(),
+                address: address.to_string(),
+                level: *level,
+                at: at.0,
+            })
+        }
+        Command::JoinManager { hash, id, name, address, level, at } => Wire::JoinManager(v1::JoinManager {
+            hash: bytes(hash),
+            id: id.to_string(),
+            name: name.to_string(),
+            address: address.to_string(),
+            level: *level,
+            at: at.0,
+        }),
+        Command::UpdateMember { member, version, wanted, address, at } => {
+            let wanted = wanted.map_or(v1::Suffrage::Unspecified, v1::Suffrage::from);
+            let address = address.as_ref().map(ToString::to_string).unwrap_or_default();
+            let (member, version, wanted) = (*member, *version, wanted.into());
+            Wire::UpdateMember(v1::UpdateMember { member, version, wanted, address, at: at.0 })
+        }
+        Command::RemoveMember { member, at } => {
+            Wire::RemoveMember(v1::RemoveMember { member: *member, at: at.0 })
+        }
+        Command::DeleteMember { term, member } => {
+            Wire::DeleteMember(v1::DeleteMember { term: *term, member: *member })
         }
         other => unreachable!("sorted by `command`: {other:?}"),
     }

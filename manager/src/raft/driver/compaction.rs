@@ -3,11 +3,9 @@
 //! All of them in one write would keep everybody waiting who wants to write meanwhile. Nothing is lost when the manager
 //! ends in between: the next snapshot's compaction begins where this one ended.
 
-use warren_consensus::Event;
 use warren_log::SnapshotMeta;
 
 use super::keeper::Write;
-use super::{Driver, DriverError};
 
 /// Entries that one write removes at least: both engines do it within a millisecond or few.
 const STEP: u64 = 200;
@@ -35,25 +33,6 @@ impl Compaction {
         let up_to = self.up_to.min(removed + STEP + left / SHARE);
         let write = Write::Compact { snapshot: self.snapshot.clone(), up_to };
         (write, (up_to < self.up_to).then_some(self))
-    }
-}
-
-impl Driver {
-    /// Does the next part of the compaction, if one is under way.
-    pub(super) fn compact(&mut self) -> Result<Option<Event>, DriverError> {
-        let Some(compaction) = self.compaction.take() else { return Ok(None) };
-        let (write, rest) = compaction.next(self.log.first());
-        self.compaction = rest;
-        self.write(write)
-    }
-
-    /// One part more, unless the disk does not take it; then it is held like any other write.
-    pub(super) fn go_on_compacting(&mut self) -> Result<(), DriverError> {
-        if self.compaction.is_none() || self.log.held().is_some() {
-            return Ok(());
-        }
-        self.compact()?;
-        self.settle()
     }
 }
 

@@ -38,9 +38,9 @@ pub enum DriverError {
     /// The machine stopped for good.
     #[error("this manager stops: {0}")]
     Raft(Box<Fatal>),
-    /// Raft asks for something that a single manager never does.
-    #[error("raft asked for {0}, which this version of Warren does not do")]
-    Unsupported(&'static str),
+    /// A bug: raft takes over a snapshot whose state did not come with it.
+    #[error("raft takes over a snapshot at entry {0} whose state is not there, so this manager stops")]
+    NoSnapshot(u64),
     /// A bug, or a log that contradicts itself.
     #[error("the raft thread ended by a panic, so this manager stops; its last message says why")]
     Panicked,

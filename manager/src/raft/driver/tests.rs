@@ -1,6 +1,7 @@
 //! The driver on a disk that fails when it is told to.
 
 mod faulty;
+mod group;
 mod holding;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,9 @@ use warren_types::{Bytes, ClusterId, Id, NodeDescription, NodeId, NodeRole, Reso
 
 use self::faulty::{Faulty, Mood};
 use super::*;
-use crate::raft::snapshot::Bounds;
+use crate::raft::disk;
+use crate::raft::snapshot::{Bounds, SnapshotFiles};
+use crate::raft::wire::Nowhere;
 use crate::store::Store;
 
 const NODE: NodeId = NodeId(Id(7));
@@ -43,11 +46,13 @@ fn rig(disk: &Faulty, dir: &TempDir, entries: usize) -> Rig {
         disk::restored(loaded, &keyring).unwrap(),
     )
     .unwrap();
-    let (store, publisher, proposals) = Store::new(Published::first(State::new()), 16, 16);
+    let (store, publisher, inbox) = Store::new(Published::first(State::new()), 16, 16);
     let stop = CancellationToken::new();
-    let snapshotter = Snapshotter::new(files, keyring.clone(), Bounds { bytes: usize::MAX, entries }, 0);
+    let files = SnapshotFiles::new(files, keyring.clone());
+    let snapshotter = Snapshotter::new(files, Bounds { bytes: usize::MAX, entries }, 0);
     let (data_dir, state) = (DataDir::open(dir.path()).unwrap(), State::new());
-    let parts = Parts { machine, log, keyring, snapshotter, state, publisher, proposals, data_dir };
+    let wire = Box::new(Nowhere);
+    let parts = Parts { own: 1, machine, log, keyring, snapshotter, state, publisher, inbox, wire, data_dir };
     let end = spawn(parts, stop.clone()).unwrap();
     Rig { store, end, stop }
 }
@@ -102,7 +107,8 @@ impl Rig {
 }
 
 async fn count(store: &Store) -> Result<u64, ProposeError> {
-    let command = Command::OpenSession { node: NODE, description: description(), at: Timestamp(1) };
+    let command =
+        Command::OpenSession { node: NODE, description: description(), manager: 1, at: Timestamp(1) };
     match store.propose(command).await? {
         Answer::Session { number } => Ok(number),
         other => panic!("{other:?}"),

@@ -2,9 +2,12 @@ use std::collections::BTreeSet;
 
 use tempfile::TempDir;
 use warren_core::{Command, LEVEL};
+use warren_log::{ConfState, Snapshots};
+use warren_security::seal::Keyring;
 use warren_types::{ClusterId, Id, Timestamp};
 
 use super::*;
+use crate::raft::codec;
 
 const MIB: u64 = 1 << 20;
 
@@ -26,7 +29,8 @@ fn meta(index: u64) -> SnapshotMeta {
 fn rig(dir: &TempDir) -> (Snapshots, Arc<Keyring>, Snapshotter) {
     let files = Snapshots::open(dir.path().join("snapshots"), None).unwrap();
     let keyring = Arc::new(Keyring::open(dir.path(), &BTreeSet::new()).unwrap());
-    let snapshotter = Snapshotter::new(files.clone(), keyring.clone(), Bounds { bytes: 100, entries: 3 }, 0);
+    let sealed = SnapshotFiles::new(files.clone(), keyring.clone());
+    let snapshotter = Snapshotter::new(sealed, Bounds { bytes: 100, entries: 3 }, 0);
     (files, keyring, snapshotter)
 }
 

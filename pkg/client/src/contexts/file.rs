@@ -1,7 +1,7 @@
 //! `contexts.toml` itself: read by its owner only, replaced as a whole.
 
 use std::error::Error as _;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +26,9 @@ struct Entry {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     socket: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    addresses: Vec<String>,
+    /// As it was written before there could be several.
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,13 +53,31 @@ pub(super) fn load(file: &Path) -> Result<Contexts, Error> {
 /// Changes the file; whoever else does so through this waits. The lock is on the directory, since the file
 /// itself is another one after every change.
 pub(super) fn update(file: &Path, change: impl FnOnce(&mut Contexts)) -> Result<(), Error> {
+    let opened = open_directory(file)?;
+    opened.lock().map_err(|error| failed("lock", file, error.to_string()))?;
+    write(file, change)
+}
+
+/// As [`update`], unless somebody else is changing the file. Answers whether it was changed.
+pub(super) fn try_update(file: &Path, change: impl FnOnce(&mut Contexts)) -> Result<bool, Error> {
+    let opened = open_directory(file)?;
+    match opened.try_lock() {
+        Ok(()) => write(file, change).map(|()| true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(failed("lock", file, error.to_string())),
+    }
+}
+
+fn open_directory(file: &Path) -> Result<File, Error> {
     let directory = match file.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
     files::ensure_private_dir(directory).map_err(|error| failed("write", file, with_cause(&error)))?;
-    let lock = File::open(directory).and_then(|opened| opened.lock().map(|()| opened));
-    let _lock = lock.map_err(|error| failed("lock", file, error.to_string()))?;
+    File::open(directory).map_err(|error| failed("lock", file, error.to_string()))
+}
+
+fn write(file: &Path, change: impl FnOnce(&mut Contexts)) -> Result<(), Error> {
     let mut contexts = load(file)?;
     change(&mut contexts);
     let text =
@@ -95,14 +116,18 @@ fn parse(file: &Path, text: &str) -> Result<Contexts, String> {
 
 fn parse_entry(entry: Entry) -> Result<Context, String> {
     let name = entry.name;
-    let target = match (entry.socket, entry.address, entry.ca, entry.certificate, entry.key) {
-        (Some(socket), None, None, None, None) => Target::Unix { socket },
-        (None, Some(address), Some(ca), Some(certificate), Some(key)) => {
-            let address = address.parse().map_err(|error| format!("context {name:?}: {error}"))?;
-            Target::Tcp { address, identity: Identity { ca, certificate, key } }
+    let given: Vec<String> = entry.addresses.into_iter().chain(entry.address).collect();
+    let target = match (entry.socket, given.is_empty(), entry.ca, entry.certificate, entry.key) {
+        (Some(socket), true, None, None, None) => Target::Unix { socket },
+        (None, false, Some(ca), Some(certificate), Some(key)) => {
+            let addresses = given.iter().map(|address| address.parse()).collect::<Result<Vec<_>, _>>();
+            let addresses = addresses.map_err(|error| format!("context {name:?}: {error}"))?;
+            Target::Tcp { addresses, identity: Identity { ca, certificate, key } }
         }
         _ => {
-            return Err(format!("context {name:?} needs either socket, or address, ca, certificate and key"));
+            return Err(format!(
+                "context {name:?} needs either socket, or addresses, ca, certificate and key"
+            ));
         }
     };
     Ok(Context { name, target })
@@ -113,6 +138,7 @@ fn document(contexts: &Contexts) -> Document {
         let empty = Entry {
             name: context.name.clone(),
             socket: None,
+            addresses: Vec::new(),
             address: None,
             ca: None,
             certificate: None,
@@ -120,8 +146,8 @@ fn document(contexts: &Contexts) -> Document {
         };
         match context.target.clone() {
             Target::Unix { socket } => Entry { socket: Some(socket), ..empty },
-            Target::Tcp { address, identity: Identity { ca, certificate, key } } => Entry {
-                address: Some(address.to_string()),
+            Target::Tcp { addresses, identity: Identity { ca, certificate, key } } => Entry {
+                addresses: addresses.iter().map(ToString::to_string).collect(),
                 ca: Some(ca),
                 certificate: Some(certificate),
                 key: Some(key),

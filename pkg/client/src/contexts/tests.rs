@@ -9,7 +9,8 @@ fn tcp(name: &str, address: &str) -> Context {
         certificate: "certificate".into(),
         key: PrivateKey("SECRET".into()),
     };
-    Context { name: name.into(), target: Target::Tcp { address: address.parse().unwrap(), identity } }
+    let addresses = address.split(',').map(|address| address.parse().unwrap()).collect();
+    Context { name: name.into(), target: Target::Tcp { addresses, identity } }
 }
 
 fn unix(name: &str) -> Context {
@@ -73,7 +74,7 @@ fn the_current_context_is_used_unless_another_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("contexts.toml");
     let socket = || Some(PathBuf::from("/s"));
-    let manager = || Some("other:1".parse().unwrap());
+    let other = || vec!["other:1".parse().unwrap(), "another:2".parse().unwrap()];
     let empty = Contexts::load(&file).unwrap();
 
     let error = empty.select(Wish::default()).unwrap_err().to_string();
@@ -83,22 +84,22 @@ fn the_current_context_is_used_unless_another_is_asked_for() {
     assert_eq!(here, Target::Unix { socket: "/s".into() });
     // An address alone does not say who we are.
     assert!(matches!(
-        empty.select(Wish { manager: manager(), socket: socket(), context: None }),
+        empty.select(Wish { managers: other(), socket: socket(), context: None }),
         Err(Error::NoContext { .. })
     ));
 
     Contexts::ensure(&file, unix("here")).unwrap();
     Contexts::ensure(&file, tcp("far", "far:8080")).unwrap();
     let contexts = Contexts::load(&file).unwrap();
-    let select = |context: Option<&str>, manager| {
-        contexts.select(Wish { context: context.map(str::to_owned), manager, socket: socket() })
+    let select = |context: Option<&str>, managers| {
+        contexts.select(Wish { context: context.map(str::to_owned), managers, socket: socket() })
     };
-    assert_eq!(select(None, None).unwrap(), tcp("far", "far:8080").target);
-    assert_eq!(select(Some("here"), None).unwrap(), unix("here").target);
-    assert_eq!(select(None, manager()).unwrap(), tcp("far", "other:1").target);
-    let error = select(Some("here"), manager()).unwrap_err().to_string();
+    assert_eq!(select(None, vec![]).unwrap(), tcp("far", "far:8080").target);
+    assert_eq!(select(Some("here"), vec![]).unwrap(), unix("here").target);
+    assert_eq!(select(None, other()).unwrap(), tcp("far", "other:1,another:2").target);
+    let error = select(Some("here"), other()).unwrap_err().to_string();
     assert!(error.starts_with("context \"here\" has no certificate"), "{error}");
-    let error = select(Some("x"), None).unwrap_err().to_string();
+    let error = select(Some("x"), vec![]).unwrap_err().to_string();
     assert!(error.ends_with("it has: here, far"), "{error}");
 }
 
@@ -117,7 +118,7 @@ fn a_file_that_is_not_one_is_refused_without_showing_its_text() {
     check("current = 1", "line 1");
     check("\n[[contexts]]\nname = \"a\"\nkey = \"SECRET", "line 4");
     check("[[contexts]]\nname = \"a\"\npassword = \"SECRET\"", "line 3: unknown field");
-    let needs = "context \"a\" needs either socket, or address, ca, certificate and key";
+    let needs = "context \"a\" needs either socket, or addresses, ca, certificate and key";
     check("[[contexts]]\nname = \"a\"\nkey = \"SECRET\"", needs);
     check("[[contexts]]\nname = \"a\"\nsocket = \"/s\"\nkey = \"SECRET\"", needs);
     let twice = "[[contexts]]\nname = \"a\"\nsocket = \"/s\"\n".repeat(2);
@@ -140,11 +141,60 @@ fn keys_are_not_shown() {
 }
 
 #[test]
-fn addresses_have_a_host_and_a_port() {
-    for good in ["10.0.0.7:8080", "manager-1.example.org:1", "[::1]:8080", "localhost:65535"] {
-        assert_eq!(good.parse::<Address>().map(|a| a.to_string()), Ok(good.to_owned()));
+fn a_file_of_before_is_read_and_written_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("contexts.toml");
+    let identity = "ca = \"\"\"\n-----BEGIN CERTIFICATE-----\nca\n\"\"\"\n\
+                    certificate = \"certificate\"\nkey = \"SECRET\"\n";
+    let old = format!("current = \"a\"\n[[contexts]]\nname = \"a\"\naddress = \"10.0.0.7:8080\"\n{identity}");
+    written(&file, &old);
+    assert_eq!(Contexts::load(&file).unwrap().get("a"), Some(&tcp("a", "10.0.0.7:8080")));
+    let more: Vec<_> = ["10.0.0.8:8080", "10.0.0.7:8080"].map(|address| address.parse().unwrap()).into();
+    let Target::Tcp { identity, .. } = tcp("a", "a:1").target else { panic!() };
+    assert!(Contexts::follow(&file, "a", &identity, &more).unwrap());
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("addresses = [\"10.0.0.8:8080\", \"10.0.0.7:8080\"]"), "{text}");
+    assert!(!text.contains("address ="), "{text}");
+    assert_eq!(Contexts::load(&file).unwrap().get("a"), Some(&tcp("a", "10.0.0.8:8080,10.0.0.7:8080")));
+    written(&file, &old.replace("10.0.0.7:8080", "10.0.0.7"));
+    let error = Contexts::load(&file).unwrap_err().to_string();
+    assert!(error.contains("context \"a\": \"10.0.0.7\" is not HOST:PORT"), "{error}");
+}
+
+#[test]
+fn only_what_managers_say_otherwise_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("contexts.toml");
+    let managers = |text: &str| -> Vec<ManagerAddress> {
+        text.split(',').filter(|text| !text.is_empty()).map(|text| text.parse().unwrap()).collect()
+    };
+    let Target::Tcp { identity, .. } = tcp("a", "a:1").target else { panic!() };
+    let follow = |name: &str, identity: &Identity, text: &str| {
+        Contexts::follow(&file, name, identity, &managers(text)).unwrap()
+    };
+    assert!(!follow("a", &identity, "a:1") && !file.exists());
+    Contexts::ensure(&file, tcp("a", "a:1,b:2,c:3")).unwrap();
+    Contexts::ensure(&file, unix("u")).unwrap();
+    let before = fs::read_to_string(&file).unwrap();
+    let other = Identity { ca: "of another cluster".into(), ..identity.clone() };
+    for (name, identity, text) in [
+        ("a", &identity, "a:1,c:3,b:2"),
+        ("a", &identity, ""),
+        ("a", &other, "d:4"),
+        ("u", &identity, "d:4"),
+        ("x", &identity, "d:4"),
+    ] {
+        assert!(!follow(name, identity, text), "{name} {text}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), before, "{name} {text}");
     }
-    for bad in ["", "host", ":80", "host:", "host:0", "host:65536", "host:+80", "::1:80", "[]:80", "a b:80"] {
-        assert!(bad.parse::<Address>().is_err(), "{bad}");
+    // Somebody is changing it: the next command will say it again.
+    let lock = fs::File::open(dir.path()).unwrap();
+    lock.lock().unwrap();
+    assert!(!follow("a", &identity, "d:4"));
+    drop(lock);
+    for (text, changed) in [("b:2,a:1,c:3", true), ("b:2,a:1,c:3", false), ("b:2,d:4", true)] {
+        assert_eq!(follow("a", &identity, text), changed, "{text}");
+        assert_eq!(Contexts::load(&file).unwrap().get("a"), Some(&tcp("a", text)));
     }
+    assert_eq!(Contexts::load(&file).unwrap().current.as_deref(), Some("u"));
 }

@@ -144,10 +144,10 @@ async fn a_tokens_secret_stays_here() {
 }
 
 #[tokio::test]
-async fn lines_arrive_until_they_end_or_break() {
+async fn lines_arrive_until_they_end_or_are_refused() {
     let entry = |slot| v1::LogEntry { slot, ..Default::default() };
-    let broken = Status::from(Problem::new(Code::Unavailable, "STOPPING", "this manager stops"));
-    let logs = [vec![Ok(entry(1)), Ok(entry(2))], vec![Ok(entry(3)), Err(broken)]];
+    let refused = Status::from(Problem::new(Code::FailedPrecondition, "GONE", "the task is gone"));
+    let logs = [vec![Ok(entry(1)), Ok(entry(2))], vec![Ok(entry(3)), Err(refused)]];
     let manager = Manager::new(Script { logs: logs.into(), ..Script::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
@@ -159,7 +159,7 @@ async fn lines_arrive_until_they_end_or_break() {
     let mut entries = client.logs().read(LogsOf::Service("web".into()), wish).await.unwrap();
     assert_eq!(entries.next().await.unwrap(), Some(entry(3)));
     let error = entries.next().await.unwrap_err();
-    assert!(matches!(&error, Error::Refused { problem } if problem.reason == "STOPPING"), "{error:?}");
+    assert!(matches!(&error, Error::Refused { problem } if problem.reason == "GONE"), "{error:?}");
     let wanted = v1::ReadLogsRequest {
         service: "web".into(),
         follow: true,

@@ -8,7 +8,7 @@ use crate::contexts::{Identity, PrivateKey, Target};
 use crate::{Client, Error};
 
 fn tcp(address: &str, identity: Identity) -> Target {
-    Target::Tcp { address: address.parse().unwrap(), identity }
+    Target::Tcp { addresses: vec![address.parse().unwrap()], identity }
 }
 
 #[tokio::test]

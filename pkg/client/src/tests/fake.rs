@@ -49,6 +49,10 @@ pub struct Script {
     /// What came of an archive, and whether its end did.
     pub archive: Vec<u8>,
     pub archive_ended: bool,
+    /// What answers say of where managers are; nothing while it is empty.
+    pub managers: String,
+    /// How many calls were content with what there is.
+    pub stale: usize,
     /// Woken when the first piece of an archive has come.
     pub first_piece: Option<tokio::sync::oneshot::Sender<()>>,
     /// Woken when an import is over on the manager's side, however it ended.
@@ -158,10 +162,17 @@ pub fn service(name: &str) -> v1::Service {
 #[tonic::async_trait]
 impl v1::services_server::Services for Manager {
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Service>, Status> {
-        let reference = request.into_inner().reference;
         let mut script = self.0.lock().unwrap();
+        script.stale +=
+            usize::from(request.metadata().get("warren-stale").is_some_and(|value| value == "true"));
+        let reference = request.into_inner().reference;
         script.asked.push(reference.clone());
-        script.gets.pop_front().map_or_else(|| Ok(Response::new(service(&reference))), Err)
+        let mut answer =
+            script.gets.pop_front().map_or_else(|| Ok(Response::new(service(&reference))), Err)?;
+        if !script.managers.is_empty() {
+            answer.metadata_mut().insert("warren-managers", script.managers.parse().unwrap());
+        }
+        Ok(answer)
     }
 
     async fn list(

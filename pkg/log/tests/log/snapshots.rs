@@ -84,6 +84,19 @@ fn another_snapshot_under_the_name_is_refused() {
     fs::rename(snapshots.path(&snapshot(8, 1)), snapshots.path(&snapshot(9, 1))).unwrap();
     let error = snapshots.load(&snapshot(9, 1)).unwrap_err();
     assert!(error.to_string().contains("it is for entry 8 of term 1"), "{error}");
+    assert!(snapshots.load_at(9, 1).unwrap_err().to_string().contains("it is for entry 8"));
+}
+
+#[test]
+fn whoever_knows_only_where_it_ends_learns_what_it_covers() {
+    let dir = tempfile::tempdir().unwrap();
+    let snapshots = Snapshots::open(dir.path(), None).unwrap();
+    write(&snapshots, 9, b"state");
+    assert_eq!(snapshots.load_at(9, 1).unwrap(), (snapshot(9, 1), b"state".to_vec()));
+    let mut other = snapshot(9, 1);
+    other.conf_state.learners.push(77);
+    assert!(snapshots.load(&other).unwrap_err().to_string().contains("it has other members"));
+    assert!(matches!(snapshots.load_at(9, 2), Err(Error::Io { .. })));
 }
 
 #[test]

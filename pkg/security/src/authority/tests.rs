@@ -111,6 +111,10 @@ fn a_certificate_is_renewed_in_the_last_third_of_its_life_but_not_by_all_at_once
         assert!(!issued.due_for_renewal(due - Duration::from_secs(1), chance));
         assert!(issued.due_for_renewal(due, chance));
     }
+    // Issued under a clock that was ahead: nobody takes it before its validity begins.
+    for (now, early) in [(NOW - 301, true), (NOW - 300, false), (NOW, false)] {
+        assert_eq!((issued.is_early(at(now)), issued.due_for_renewal(at(now), 0)), (early, early));
+    }
 }
 
 #[test]

@@ -112,3 +112,19 @@ proptest! {
         prop_assert_eq!(&*key.open(id, &one).unwrap(), &plain);
     }
 }
+
+#[test]
+fn another_manager_gets_the_same_key() {
+    let (dir, key) = golden();
+    let line = key.reveal();
+    assert_eq!(line.as_str(), KEY_LINE);
+    let copy = ContentKey::parse(std::path::Path::new("the answer"), &line).unwrap();
+    assert_eq!(copy.name(), key.name());
+    let path = dir.path().join("copy.key");
+    copy.save(&path).unwrap();
+    let stored = ContentKey::load(&path).unwrap().unwrap();
+    assert_eq!(stored.open(ID, &key.seal(ID, TEXT)).unwrap().as_slice(), TEXT);
+    let damaged =
+        ContentKey::parse(std::path::Path::new("the answer"), "warren-content-key 1 x y").unwrap_err();
+    assert!(damaged.to_string().starts_with("the answer is damaged"), "{damaged}");
+}

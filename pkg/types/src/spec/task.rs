@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RestartPolicy;
 use super::content::{ContentMount, MAX_CONTENTS};
+use super::disconnect::OnDisconnect;
 use super::health::HealthCheck;
 use super::security::{Capability, Device, Seccomp, Ulimit};
 use super::storage::{MAX_MOUNTS, Mount, is_plain_absolute};
@@ -127,6 +128,9 @@ pub struct TaskSpec {
     /// When the worker starts it again.
     #[serde(default)]
     pub restart: RestartPolicy,
+    /// What the node does with it while it reaches no manager.
+    #[serde(default, skip_serializing_if = "OnDisconnect::is_keep")]
+    pub on_disconnect: OnDisconnect,
     /// How much of its output is kept.
     #[serde(default)]
     pub logs: LogLimits,
@@ -258,6 +262,7 @@ impl TaskSpec {
             configs: Vec::new(),
             health: None,
             restart: RestartPolicy::default(),
+            on_disconnect: OnDisconnect::default(),
             logs: LogLimits::default(),
         }
     }
@@ -270,6 +275,7 @@ impl TaskSpec {
         self.validate_resources(&mut wrong);
         self.validate_mounts(&mut wrong);
         wrong.nest("restart", self.restart.validate());
+        wrong.nest("onDisconnect", self.on_disconnect.validate());
         if let Some(health) = &self.health {
             wrong.nest("health", health.validate());
         }

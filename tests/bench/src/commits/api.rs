@@ -37,6 +37,8 @@ impl Api {
             data_dir: data.path().join("data"),
             run_dir: sockets.path().to_owned(),
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            advertise: "127.0.0.1".parse().map_err(anyhow::Error::msg)?,
+            name: "bench".parse().context("a name")?,
             ranges: vec!["10.210.0.0/16".parse().context("a range")?],
             node: None,
             log_engine: engine,
@@ -47,8 +49,8 @@ impl Api {
             certificate: manager.admin().certificate_pem().to_owned(),
             key: PrivateKey(manager.admin().key().pem().to_owned()),
         };
-        let address = manager.address().to_string().parse().map_err(anyhow::Error::msg)?;
-        let target = Target::Tcp { address, identity };
+        let address = manager.address().to_string().parse()?;
+        let target = Target::Tcp { addresses: vec![address], identity };
         let clients = (0..CONNECTIONS).map(|_| Ok(runtime.block_on(Client::connect(&target))?));
         let clients = clients.collect::<anyhow::Result<_>>()?;
         Ok(Self { clients, created: 0, manager, _sockets: sockets, _data: data })

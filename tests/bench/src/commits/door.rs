@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use warren_core::{Command, LEVEL};
 use warren_log::{DataDir, Engine};
 use warren_manager::Tuning;
-use warren_manager::raft::restore::open_store;
+use warren_manager::raft::restore::{Group, open_store};
 use warren_manager::store::Store;
 use warren_types::{ClusterId, Id, Mode, ServiceId, ServiceSpec, TaskSpec, Timestamp};
 
@@ -35,8 +35,8 @@ impl Door {
         let path = directory.path().join("manager");
         std::fs::create_dir_all(&path)?;
         let (data_dir, stop) = (DataDir::open(directory.path())?, CancellationToken::new());
-        let (store, _) = open_store(data_dir, &path, engine, Tuning::default(), stop.clone())?;
-        let door = Self { store, stop };
+        let opened = open_store(data_dir, &path, engine, Tuning::default(), Group::of_one(), stop.clone())?;
+        let door = Self { store: opened.store, stop };
         runtime.block_on(door.prepare())?;
         Ok(door)
     }
@@ -100,5 +100,6 @@ pub fn spec(name: &str) -> anyhow::Result<ServiceSpec> {
         task: TaskSpec::new("web:1".parse().context("an image's reference")?),
         ports: Vec::new(),
         placement: Default::default(),
+        replace_after: Default::default(),
     })
 }

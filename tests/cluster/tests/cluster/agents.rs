@@ -1,6 +1,7 @@
 //! The real agent beside the real manager: only containers and the kernel's network are fakes.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +11,7 @@ use warren_network::fake::FakeNetwork;
 use warren_proto::v1;
 use warren_runtime::fake::Fake;
 use warren_runtime::{Process, Reference, Runtime};
-use warren_security::LiveCertificate;
+use warren_security::{Credentials, LiveCertificate, Roots};
 use warren_testkit::wait::eventually_async;
 use warren_types::Timestamp;
 use warren_worker::{Config, Doors, FakeImages, ImageSource, NodeOverrides, Worker};
@@ -19,15 +20,15 @@ use crate::worker::DIGEST;
 use crate::world::{PATIENCE, World, new_id, spec};
 
 /// What outlives an agent: its machine.
-struct Machine {
+pub struct Machine {
     directory: tempfile::TempDir,
-    runtime: Fake,
+    pub runtime: Fake,
     images: FakeImages,
     network: Arc<FakeNetwork>,
 }
 
 impl Machine {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let (runtime, images) = (Fake::new(), FakeImages::default());
         let (tag, digest) = (Reference::parse("web:1").unwrap(), Digest::parse(DIGEST).unwrap());
         runtime.add_image(&tag.pinned(&digest));
@@ -41,12 +42,17 @@ impl Machine {
 
     async fn agent(&self, world: &World) -> Worker {
         let manager = world.manager();
+        self.agent_of(vec![manager.address()], &manager.node().unwrap().1, manager.roots()).await
+    }
+
+    /// The agent of the node that these credentials are of. It is told of these managers, and hears of others.
+    pub async fn agent_of(&self, managers: Vec<SocketAddr>, node: &Credentials, roots: Roots) -> Worker {
         let config = Config {
             data_dir: self.directory.path().to_owned(),
             run_dir: self.directory.path().join("run"),
-            managers: vec![manager.address().to_string()],
-            certificate: LiveCertificate::new(&manager.node().unwrap().1),
-            roots: manager.roots(),
+            managers: managers.iter().map(SocketAddr::to_string).collect(),
+            certificate: LiveCertificate::new(node),
+            roots,
             overrides: NodeOverrides::default(),
             max_archive: 1 << 30,
             membership: None,
@@ -64,7 +70,7 @@ impl Machine {
     }
 
     /// Processes that run, by container.
-    async fn processes(&self) -> BTreeMap<String, u32> {
+    pub async fn processes(&self) -> BTreeMap<String, u32> {
         let found = self.runtime.list().await.unwrap().into_iter();
         let running = found.filter_map(|found| match found.process {
             Process::Running { pid } => Some((found.id.to_string(), pid)),

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use tonic::Code;
 use warren_client::{Client, Error};
 use warren_log::Engine;
+use warren_manager::config::CERTIFICATES;
 use warren_manager::raft::snapshot::Bounds;
 use warren_manager::{Manager, Tuning};
 use warren_proto::v1;
@@ -20,8 +21,12 @@ use crate::world::{PATIENCE, World, new_id, spec};
 /// Room for the log and some snapshots; engines take some MiB before the first entry.
 const MEBIBYTES: u64 = 24;
 /// Snapshots are among what does not fit.
-const EAGER: Tuning =
-    Tuning { snapshots: Bounds { bytes: 64 << 10, entries: 16 }, keep_entries: 4, history: 1 << 16 };
+const EAGER: Tuning = Tuning {
+    snapshots: Bounds { bytes: 64 << 10, entries: 16 },
+    keep_entries: 4,
+    history: 1 << 16,
+    certificates: CERTIFICATES,
+};
 
 /// A write that waits for the disk is given up after this.
 const GIVEN_UP: Duration = Duration::from_secs(3);

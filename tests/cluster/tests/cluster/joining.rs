@@ -44,14 +44,20 @@ impl Machine {
 
     /// Joins as agents do, over a connection without a certificate.
     pub async fn join(&self, world: &World, token: &JoinToken) -> Result<Credentials, Status> {
-        let mut stranger = stranger(world).await;
-        let answer = stranger.join(self.join_request(token)).await?.into_inner();
-        assert_eq!(answer.cluster_id, world.manager().cluster().to_string());
+        let credentials = self.join_over(world.channel(Caller::Anonymous).await, token).await?;
+        assert_eq!(credentials.identity().cluster(), world.manager().cluster().to_string());
+        world.manager().roots().check_issued(&credentials).unwrap();
+        Ok(credentials)
+    }
+
+    /// Joins over this connection.
+    pub async fn join_over(&self, channel: Channel, token: &JoinToken) -> Result<Credentials, Status> {
+        let answer = MembershipClient::new(channel).join(self.join_request(token)).await?.into_inner();
         let credentials = Credentials::new(answer.certificate, self.key.clone()).unwrap();
         let identity = credentials.identity();
         assert_eq!((identity.role(), identity.id()), (Role::Worker, answer.node_id.as_str()));
         assert_eq!(answer.node_id, self.key.node_id().unwrap().to_string());
-        world.manager().roots().check_issued(&credentials).unwrap();
+        assert_eq!(answer.cluster_id, identity.cluster());
         Ok(credentials)
     }
 }
@@ -185,8 +191,8 @@ async fn tokens_are_made_once_and_listed_in_pages() {
     }
     let other = raw.create(v1::CreateTokenRequest { max_uses: Some(1), ..request(1) }).await;
     assert_eq!(other.unwrap_err().code(), Code::AlreadyExists);
-    let manager = v1::CreateTokenRequest { role: v1::NodeRole::Manager.into(), ..request(9) };
-    let refused = Problem::from(&raw.create(manager).await.unwrap_err());
+    let neither = v1::CreateTokenRequest { role: v1::NodeRole::Unspecified.into(), ..request(9) };
+    let refused = Problem::from(&raw.create(neither).await.unwrap_err());
     assert_eq!(refused.violations.0[0].path, "role");
     let (mut page_token, mut found) = (String::new(), Vec::new());
     loop {

@@ -8,12 +8,14 @@
 mod access;
 mod agents;
 mod contents;
+mod door;
 mod engines;
 mod full_disk;
 mod images;
 mod joining;
 mod leaving;
 mod logs;
+mod managers;
 mod placing;
 mod restart;
 mod sealed;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use warren_manager::config::CERTIFICATES;
 use warren_manager::manager::StartError;
 use warren_manager::raft::snapshot::Bounds;
 use warren_manager::{Manager, Tuning};
@@ -10,8 +11,12 @@ use crate::worker::Worker;
 use crate::world::{World, new_id, spec};
 
 /// A snapshot after every few entries, and hardly any log behind it.
-const EAGER: Tuning =
-    Tuning { snapshots: Bounds { bytes: 1 << 20, entries: 5 }, keep_entries: 2, history: 1 << 16 };
+const EAGER: Tuning = Tuning {
+    snapshots: Bounds { bytes: 1 << 20, entries: 5 },
+    keep_entries: 2,
+    history: 1 << 16,
+    certificates: CERTIFICATES,
+};
 
 async fn create(world: &World, names: &[&str]) {
     for name in names {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use warren_log::{Batch, ConfState, Engine, Entry, EntryKind, SnapshotMeta, Snapshots};
 use warren_manager::Tuning;
+use warren_manager::config::CERTIFICATES;
 use warren_manager::raft::codec;
 use warren_manager::raft::snapshot::Bounds;
 use warren_types::{EnvVar, ServiceSpec};
@@ -14,8 +15,12 @@ use crate::restart::refuses;
 use crate::world::{World, new_id, spec};
 
 /// A snapshot after some services, and hardly any log behind it.
-const OFTEN: Tuning =
-    Tuning { snapshots: Bounds { bytes: 1 << 20, entries: 60 }, keep_entries: 10, history: 1 << 16 };
+const OFTEN: Tuning = Tuning {
+    snapshots: Bounds { bytes: 1 << 20, entries: 60 },
+    keep_entries: 10,
+    history: 1 << 16,
+    certificates: CERTIFICATES,
+};
 /// Stands in everything that a service here consists of.
 pub const TELLS: &str = "telltale";
 

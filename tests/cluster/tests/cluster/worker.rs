@@ -70,7 +70,8 @@ impl Worker {
         Self { client, frames, inbound, welcome, version, tasks, opens, reports: 0 }
     }
 
-    async fn welcomed(mut self) -> Self {
+    /// Hears its welcome, which comes first.
+    pub async fn welcomed(mut self) -> Self {
         let Frame::Welcome(welcome) = self.hear().await else { panic!("no welcome first") };
         self.welcome = welcome;
         self

@@ -2,24 +2,23 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use hyper_util::rt::TokioIo;
 use rand::RngExt;
-use tokio::net::{TcpStream, UnixStream};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use warren_client::{Client, Identity, PrivateKey, Target};
 use warren_log::Engine;
 use warren_manager::manager::StartError;
 use warren_manager::{Config, LocalNode, Manager, Tuning};
-use warren_security::{CertificateAuthority, Credentials, LiveCertificate, Role, client_config, connect};
+use warren_security::{CertificateAuthority, Credentials, Role};
 use warren_testkit::scratch::Scratch;
 use warren_testkit::small_disk::SmallDisk;
 use warren_testkit::wait::eventually_async;
 use warren_types::{
     Bytes, Id, MilliCpu, Mode, NodeDescription, Placement, Resources, ServiceId, ServiceSpec, TaskSpec,
 };
+
+use crate::door;
 
 /// For anything that a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -77,13 +76,14 @@ impl World {
     }
 
     pub fn config(&self) -> Config {
-        let description = description();
         Config {
             data_dir: self.data_dir(),
             run_dir: self.directory.path().join("run"),
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            advertise: "127.0.0.1".parse().unwrap(),
+            name: "n1".parse().unwrap(),
             ranges: vec!["10.210.0.0/16".parse().unwrap()],
-            node: Some(LocalNode { name: "n1".parse().unwrap(), description }),
+            node: Some(LocalNode { description: description() }),
             log_engine: self.engine,
         }
     }
@@ -138,8 +138,8 @@ impl World {
 
     fn credentials(&self, role: Role) -> Credentials {
         match role {
-            Role::Worker => self.manager().node().unwrap().1.clone(),
-            Role::Admin => self.manager().admin().clone(),
+            Role::Worker => self.manager().node().unwrap().1,
+            Role::Admin => self.manager().admin(),
             Role::Manager | Role::Viewer => {
                 let authority = self.authority();
                 let identity = warren_security::Identity::new(authority.cluster(), role, "someone").unwrap();
@@ -162,40 +162,22 @@ impl World {
             key: PrivateKey(admin.key().pem().to_owned()),
         };
         let address = self.manager().address().to_string().parse().unwrap();
-        Client::connect(&Target::Tcp { address, identity }).await.unwrap()
+        Client::connect(&Target::Tcp { addresses: vec![address], identity }).await.unwrap()
     }
 
     /// A bare connection.
     pub async fn channel(&self, caller: Caller) -> Channel {
-        let endpoint = Endpoint::from_static("http://manager");
-        if caller == Caller::Local {
-            let socket = self.socket();
-            let dial = tower::service_fn(move |_| {
-                let socket = socket.clone();
-                async move { UnixStream::connect(socket).await.map(TokioIo::new) }
-            });
-            return endpoint.connect_with_connector(dial).await.unwrap();
-        }
         match caller {
+            Caller::Local => door::dial_socket(&self.socket()).await.unwrap(),
             Caller::Certified(role) => self.channel_as(Some(&self.credentials(role))).await,
-            Caller::Anonymous | Caller::Local => self.channel_as(None).await,
+            Caller::Anonymous => self.channel_as(None).await,
         }
     }
 
     /// A bare connection of whoever these credentials are of.
     pub async fn channel_as(&self, credentials: Option<&Credentials>) -> Channel {
-        let endpoint = Endpoint::from_static("http://manager");
-        let certificate = credentials.map(LiveCertificate::new);
-        let config = client_config(&self.manager().roots(), certificate).unwrap();
-        let address = self.manager().address();
-        let dial = tower::service_fn(move |_| {
-            let config = Arc::clone(&config);
-            async move {
-                let stream = TcpStream::connect(address).await.map_err(std::io::Error::other)?;
-                connect(stream, config, PATIENCE).await.map(TokioIo::new).map_err(std::io::Error::other)
-            }
-        });
-        endpoint.connect_with_connector(dial).await.unwrap()
+        let manager = self.manager();
+        door::dial(manager.address(), &manager.roots(), credentials).await.unwrap()
     }
 }
 
@@ -225,5 +207,6 @@ pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
         task: TaskSpec::new("web:1".parse().unwrap()),
         ports: Vec::new(),
         placement: Placement::default(),
+        replace_after: Default::default(),
     }
 }

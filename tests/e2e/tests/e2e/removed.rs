@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use warren_testkit::leftovers;
-use warren_testkit::node::Node;
+use warren_testkit::netns::Lab;
+use warren_testkit::node::{Node, Settings};
 use warren_testkit::wait::eventually;
 
 use crate::e2e::cluster::Cluster;
 use crate::e2e::ending::assert_nothing_is_left;
 use crate::e2e::task;
-use crate::e2e::world::{BOX, SOON};
+use crate::e2e::world::{BOX, SOON, box_archive};
 
 const NOT_FOUND: i32 = 3;
 const CONFLICT: i32 = 4;
@@ -190,4 +191,82 @@ fn a_worker_whose_cluster_is_gone_for_good_leaves_it_alone() {
     assert!(said.contains("node rm"), "{said}");
     assert_nothing_is_left(&last, cluster.lab.host().netns());
     last.local().refused(&offline, NOT_FOUND);
+}
+
+/// Manager `m1`, and manager `m2` with two containers of a service, whose tasks run on `m1` once `m2` is gone.
+#[track_caller]
+fn busy_manager(lab: &Lab, grace: &str) -> (Node, Node) {
+    let named = Settings::default().argument("--node-name").argument("m1");
+    let first = Node::start(lab.host(), named);
+    let second = Node::join_manager(lab.host(), Settings::default(), &first, "m2");
+    let archive = first.scratch().join("box.tar");
+    box_archive().write(&archive).unwrap();
+    first.warren().ok(&["image", "import", archive.to_str().unwrap()]);
+    let words = ["service", "create", "web", "--replicas", "4", "--publish", "8088:80", "--image", BOX];
+    let command = ["--command", "sleep", "--arg", "1000", "--stop-grace", grace];
+    first.warren().ok(&[&words[..], &command[..]].concat());
+    eventually(2 * SOON, "two tasks on each", || {
+        let tasks = task::serving(&first, "web", 4)?;
+        let there = tasks.iter().filter(|task| task.node_name == "m2").count();
+        if there == 2 { Ok(()) } else { Err(format!("{tasks:#?}")) }
+    });
+    (first, second)
+}
+
+/// As [`assert_cleared`], of a manager.
+#[track_caller]
+fn assert_manager_cleared(lab: &Lab, manager: &mut Node) {
+    let status = manager.process().wait(CLEARED);
+    let log = manager.process().log_tail(40);
+    assert_eq!(status.code(), Some(NOT_FOUND), "{log}");
+    let gone = "this machine is not a manager of its cluster any more";
+    for words in [gone, "its 2 containers were stopped and removed", "warren manager join"] {
+        assert!(log.contains(words), "should say {words:?}: {log}");
+    }
+    assert_nothing_is_left(manager, lab.host().netns());
+    // It says so again, and starts nothing for that.
+    let data = manager.data_dir().display().to_string();
+    let refused = manager.local().refused(&["manager", "run", "--data-dir", &data], NOT_FOUND);
+    assert!(refused.contains(gone) && refused.contains("its 2 containers were stopped"), "{refused}");
+    assert_eq!(leftovers::processes(manager.scratch()), []);
+}
+
+#[test]
+fn a_removed_manager_stops_what_its_worker_runs_and_can_join_again() {
+    let lab = Lab::new();
+    let (first, mut gone) = busy_manager(&lab, "100ms");
+    first.warren().ok(&["manager", "rm", "m2", "--force"]);
+    assert_manager_cleared(&lab, &mut gone);
+    eventually(2 * SOON, "all tasks", || task::serving(&first, "web", 4));
+    // What is written down of the end of an earlier life clears nothing in this one.
+    gone.join_as_manager(&first);
+    let archive = first.scratch().join("box.tar");
+    // The node may pass for ready from before, as long as it is not down.
+    eventually(SOON, "the image on both", || {
+        let ran = first.warren().run(&["image", "import", archive.to_str().unwrap()]);
+        if ran.code == 0 { Ok(()) } else { Err(ran.to_string()) }
+    });
+    first.warren().ok(&["service", "scale", "web=8"]);
+    eventually(2 * SOON, "all tasks", || task::serving(&first, "web", 8));
+    assert!(!task::pids(&gone).is_empty());
+}
+
+#[test]
+fn a_manager_that_was_removed_while_it_was_down_clears_itself_even_if_it_is_killed_half_way() {
+    let lab = Lab::new();
+    let (first, mut gone) = busy_manager(&lab, "10s");
+    gone.kill();
+    let before = task::pids(&gone);
+    assert_eq!(before.len(), 2);
+    first.warren().ok(&["manager", "rm", "m2", "--force"]);
+    let note = gone.data_dir().join("worker").join("removed.json");
+    gone.run_again();
+    eventually(SOON, "the note of the removal", || {
+        if note.exists() { Ok(()) } else { Err("there is none".to_owned()) }
+    });
+    gone.kill();
+    assert_eq!(task::pids(&gone), before, "their grace is not over, and nothing was started");
+    gone.host().disconnect();
+    gone.run_again();
+    assert_manager_cleared(&lab, &mut gone);
 }

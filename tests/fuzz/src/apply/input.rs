@@ -1,6 +1,7 @@
 //! Steps from bytes. Ids, names and numbers come from small sets, so that commands meet, and now and then
 //! from everywhere.
 
+mod managers;
 mod storage;
 
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ pub enum Step {
     Reap(ServiceId),
     Schedule,
     Tokens,
-    Level(Vec<u32>),
+    Level,
     /// A leader finds the node silent, or hears of it again.
     Judge {
         node: NodeId,
@@ -58,6 +59,8 @@ const NOW: u64 = 1_795_185_000_000;
 const LATER: u8 = 240;
 /// Of the later kinds the last is for what came later still.
 const STORAGE: u8 = 15;
+/// And of those, from this byte on, what came after that.
+const MANAGERS: u8 = 240;
 
 impl<'a> Input<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
@@ -82,7 +85,12 @@ impl<'a> Input<'a> {
             3 | 4 => Step::Reconcile(self.service()?),
             5 => Step::Reap(self.service()?),
             6 | 7 => Step::Schedule,
-            8 => Step::Level(vec![self.byte()?.into(), self.byte()?.into()]),
+            8 => {
+                // Levels of members, when they were not in the state.
+                self.byte()?;
+                self.byte()?;
+                Step::Level
+            }
             9 | 10 => {
                 let (node, state) = (self.node()?, *self.0.choose(&TaskState::ALL)?);
                 // Of two bits of the byte that says whether they are removed, so that earlier inputs read on alike.
@@ -96,7 +104,10 @@ impl<'a> Input<'a> {
 
     fn later(&mut self, kind: u8) -> Result<Step> {
         if kind == STORAGE {
-            return Ok(Step::Say(Box::new(self.storage()?)));
+            let (at, kind) = (self.time()?, self.byte()?);
+            let later = kind >= MANAGERS;
+            let command = if later { self.manager_command(kind, at) } else { self.storage(kind, at) };
+            return Ok(Step::Say(Box::new(command?)));
         }
         let at = self.time()?;
         let command = match kind % 9 {
@@ -179,7 +190,10 @@ impl<'a> Input<'a> {
                 let (description, role) = (self.description()?, self.role()?);
                 Command::RegisterNode { id, name, role, description, at }
             }
-            22 => Command::OpenSession { node: self.node()?, description: self.description()?, at },
+            22 => {
+                let (node, description, manager) = (self.node()?, self.description()?, 0);
+                Command::OpenSession { node, description, manager, at }
+            }
             _ => {
                 let (node, session) = (self.node()?, self.number(1, 4)?);
                 Command::ReportTasks { node, session, reports: self.list(5, Self::report)?, at }
@@ -326,6 +340,7 @@ impl<'a> Input<'a> {
             task,
             ports: self.list(2, Self::port)?,
             placement: Placement::default(),
+            replace_after: Default::default(),
         })
     }
 

@@ -69,6 +69,20 @@ impl Client {
         }
     }
 
+    /// What there is of its secrets and volumes is what it knows of them from now on.
+    pub(super) fn contents_are(&mut self, state: &State, since: u64) {
+        let own = |number: u128| usize::try_from((number >> 64) as u64 & 0xff) == Ok(self.number);
+        self.contents.values_mut().for_each(|kept| (kept.byte, kept.since) = (None, since));
+        for content in state.contents().filter(|content| own(content.id.0.0)) {
+            let number = content.number();
+            let byte = state.content_version(&content.id, number).map(|sealed| sealed.fingerprint[0]);
+            let (name, since) = (content.name.clone(), content.version);
+            self.contents.insert(content.id, Kept { name, number, byte, since });
+        }
+        let there = state.volumes().filter(|volume| self.volumes.contains(&volume.id) && !volume.removing);
+        self.volumes = there.map(|volume| volume.id).collect();
+    }
+
     /// Every service that uses the secret has another revision.
     fn renewed(&mut self, id: ContentId, byte: u8, since: u64) {
         let Some(kept) = self.contents.get_mut(&id) else { return };

@@ -131,6 +131,7 @@ fn spec(number: u64, replicas: u32, known: &[ContentName], chance: &mut Chance) 
         task,
         ports: ports(chance),
         placement: if bound { Placement::default() } else { placement(mode, chance) },
+        replace_after: Default::default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use warren_types::{Content, ContentId, Task};
+use warren_types::{Content, ContentId, Revision, Task};
 
 /// Every version that there has been.
 #[derive(Debug, Default)]
@@ -12,6 +12,11 @@ impl Versions {
     /// A content as it is now.
     pub fn made(&mut self, content: &Content) {
         self.0.extend(content.versions.keys().map(|number| (content.id, *number)));
+    }
+
+    /// A revision of a cluster whose life begins.
+    pub fn used(&mut self, revision: &Revision) {
+        self.0.extend(revision.contents.iter().map(|used| (used.id, used.number)));
     }
 
     /// A task that changed.

@@ -21,37 +21,65 @@ impl Chosen {
     }
 }
 
+/// What was applied in one life of a cluster, which began with a state.
+#[derive(Debug, Default)]
+pub struct Prefix {
+    /// The state's last entry, its term and digest.
+    base: (u64, u64, u64),
+    entries: Vec<Chosen>,
+}
+
+impl From<&State> for Prefix {
+    fn from(state: &State) -> Self {
+        let applied = state.applied();
+        Self { base: (applied.index, applied.term, state.digest().value), entries: Vec::new() }
+    }
+}
+
+impl Prefix {
+    pub fn len(&self) -> u64 {
+        self.entries.len() as u64
+    }
+}
+
 /// A manager applied `found` at `index`. Answers whether it is the first.
-pub fn applied(chosen: &mut Vec<Chosen>, index: u64, found: Chosen) -> Result<bool, String> {
-    let next = chosen.len() as u64 + 1;
-    if index > next {
-        return Err(format!("applied prefixes are equal: {index} was applied before {next}"));
+pub fn applied(chosen: &mut Prefix, index: u64, found: Chosen) -> Result<bool, String> {
+    let base = chosen.base.0;
+    let next = base + chosen.len() + 1;
+    if index > next || index <= base {
+        return Err(format!(
+            "applied prefixes are equal: {index} was applied, of {base} and what follows, before {next}"
+        ));
     }
     if index == next {
-        chosen.push(found);
+        chosen.entries.push(found);
         return Ok(true);
     }
-    match chosen[index as usize - 1] {
+    match chosen.entries[(index - base) as usize - 1] {
         first if first == found => Ok(false),
         first => Err(format!("applied prefixes are equal: at {index} {first:?}, then {found:?}")),
     }
 }
 
 /// A manager's state comes out of a snapshot.
-pub fn restored(chosen: &[Chosen], state: &State) -> Result<(), String> {
-    let Some(place) = state.applied().index.checked_sub(1) else { return Ok(()) };
-    let Some(first) = chosen.get(place as usize) else {
-        return Err(format!(
-            "applied prefixes are equal: a snapshot of {:?}, never applied",
-            state.applied()
-        ));
-    };
-    let digest = state.digest().value;
-    if (first.term, first.digest) == (state.applied().term, digest) {
+pub fn restored(chosen: &Prefix, state: &State) -> Result<(), String> {
+    let (applied, digest) = (state.applied(), state.digest().value);
+    let (base, term, whole) = chosen.base;
+    if applied.index == 0 {
         return Ok(());
     }
-    let applied = state.applied();
-    Err(format!("applied prefixes are equal: a snapshot at {applied:?} has {digest:016x}, not {first:?}"))
+    let first = match applied.index.checked_sub(base + 1) {
+        None if applied.index == base => Some((term, whole)),
+        None => None,
+        Some(place) => chosen.entries.get(place as usize).map(|first| (first.term, first.digest)),
+    };
+    match first {
+        Some(first) if first == (applied.term, digest) => Ok(()),
+        Some(first) => Err(format!(
+            "applied prefixes are equal: a snapshot at {applied:?} has {digest:016x}, not {first:x?}"
+        )),
+        None => Err(format!("applied prefixes are equal: a snapshot of {applied:?}, never applied")),
+    }
 }
 
 /// The manager with the id `own` says who the members are from the entry at `index` on. A snapshot says it of an

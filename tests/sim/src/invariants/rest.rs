@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use warren_core::{State, rollout};
-use warren_types::{Availability, Node, NodeStatus, ServiceId, Task, TaskId};
+use warren_types::{Availability, Member, Node, NodeStatus, ServiceId, Task, TaskId};
 
 use crate::client::Client;
-use crate::manager::{Key, ask};
+use crate::manager::{Key, Manager, ask};
+use crate::worker::Remains;
 use crate::world::World;
 
 pub fn holds(world: &World) -> Result<(), String> {
@@ -26,6 +27,7 @@ pub fn holds(world: &World) -> Result<(), String> {
     if let Some(node) = run.state.nodes().find(|node| node.status != NodeStatus::Ready || !as_it_was(node)) {
         return Err(format!("{node:?} is not ready"));
     }
+    workers_know_the_managers(world, &run.state)?;
     services(world, &run.state)?;
     nothing_to_plan(world, leader, &run.state)?;
     machines(world, &run.state)
@@ -34,12 +36,32 @@ pub fn holds(world: &World) -> Result<(), String> {
 fn everybody_votes(world: &World) -> Result<(), String> {
     let members = world.oracle.members();
     let votes = |id: &u64| members.voters.contains(id);
-    let all = world.managers.iter().all(|manager| votes(&manager.id));
-    let alone = members.voters.len() == world.managers.len();
+    let known = |manager: &Manager| {
+        let member = world.oracle.newest.member(manager.id);
+        member
+            .is_some_and(|it| it.id == manager.key && it.address == manager.address && it.replaces.is_none())
+    };
+    let all = world.managers.iter().all(|manager| votes(&manager.id) && known(manager));
+    let count = world.managers.len();
+    let alone = members.voters.len() == count && world.oracle.newest.members().count() == count;
     if all && alone && members.learners.is_empty() && members.voters_outgoing.is_empty() {
         return Ok(());
     }
-    Err(format!("{members:?} are not the managers that run"))
+    let listed: Vec<&Arc<Member>> = world.oracle.newest.members().collect();
+    Err(format!("{members:?} and {listed:?} are not the managers that run"))
+}
+
+/// Each worker has what managers know, in the cluster's present life, and knows where they are.
+fn workers_know_the_managers(world: &World, state: &State) -> Result<(), String> {
+    for worker in &world.workers {
+        let wanted = state.node_settings(&worker.id).map(|settings| settings.managers).unwrap_or_default();
+        let version = worker.told().map(|version| version.incarnation);
+        if wanted != worker.managers || version != state.cluster().map(|cluster| cluster.incarnation) {
+            let found = &worker.managers;
+            return Err(format!("{} knows {found:?} in life {version:?}, not {wanted:?}", worker.id));
+        }
+    }
+    Ok(())
 }
 
 fn services(world: &World, state: &State) -> Result<(), String> {
@@ -82,12 +104,16 @@ fn nothing_to_plan(world: &World, leader: usize, state: &State) -> Result<(), St
     Ok(())
 }
 
-/// On each machine runs what should run there, and nothing else is left.
+/// On each machine runs what should run there, at its address, and nothing else is left.
 fn machines(world: &World, state: &State) -> Result<(), String> {
     for worker in &world.workers {
         let wanted: Vec<TaskId> =
             state.tasks_on(&worker.id).filter(|task| task.is_live()).map(|task| task.id).collect();
-        let running = worker.machine.iter().filter(|(_, remains)| remains.container.is_running());
+        let at_its_address = |(id, remains): &(&TaskId, &Remains)| {
+            let address = state.task(id).and_then(|task| task.address);
+            remains.container.is_running() && Some(remains.assignment.address) == address
+        };
+        let running = worker.machine.iter().filter(at_its_address);
         let running: Vec<TaskId> = running.map(|(id, _)| *id).collect();
         let same = wanted.len() == running.len() && wanted.iter().all(|id| running.contains(id));
         if !same || worker.machine.len() != running.len() {

@@ -2,6 +2,8 @@
 //! global service is its node's to say, and a node that is drained wants nothing. Where both write to volumes, the
 //! other one is prepared instead.
 
+use std::sync::Arc;
+
 use warren_core::{Command, Plan, State};
 use warren_types::{Desired, Mount, MountSource, Task, TaskState};
 
@@ -9,7 +11,9 @@ use warren_types::{Desired, Mount, MountSource, Task, TaskState};
 pub fn holds(state: &State, plan: &Plan) -> Result<(), String> {
     for command in &plan.commands {
         let Command::SetDesired { tasks, desired: Desired::Remove, .. } = command else { continue };
-        for task in tasks.iter().filter_map(|id| state.task(id)).filter(|task| serves(task)) {
+        // Who is only to be prepared serves after the part of a life was lost in which it was told to run.
+        let is_told_to = |task: &&Arc<Task>| serves(task) && task.desired == Desired::Running;
+        for task in tasks.iter().filter_map(|id| state.task(id)).filter(is_told_to) {
             let Some(service) = state.service(&task.id.service) else { continue };
             let replicas = service.spec.replicas().filter(|_| !service.removing);
             if replicas.is_none_or(|replicas| task.slot > replicas) {
@@ -30,7 +34,8 @@ pub fn holds(state: &State, plan: &Plan) -> Result<(), String> {
 
 /// Waits to be told to run.
 fn is_prepared(task: &Task) -> bool {
-    task.desired == Desired::Ready && task.observed.state == TaskState::Ready
+    let state = task.observed.state;
+    task.desired == Desired::Ready && state >= TaskState::Ready && !state.is_terminal()
 }
 
 /// Two that write to volumes never run at the same time.

@@ -63,6 +63,12 @@ impl World {
             self.answer(host, who, Ok((index, Box::new(outcome))));
         }
         self.answer_what_was_applied(host);
+        if news.changes.iter().any(|change| matches!(change, Change::Member(_))) {
+            self.managers_changed(host);
+        }
+        if news.changes.iter().any(|change| matches!(change, Change::Node(_))) {
+            self.end_old_sessions(host);
+        }
         let nodes: BTreeSet<_> = news.changes.iter().filter_map(assigned).collect();
         for node in nodes {
             if let Some(worker) = self.worker_of(node) {
@@ -74,6 +80,8 @@ impl World {
     /// The state is another one at once: it was taken over from the leader.
     pub(super) fn installed(&mut self, host: usize) {
         self.answer_what_was_applied(host);
+        self.end_old_sessions(host);
+        self.managers_changed(host);
         for worker in self.worker_keys() {
             self.push_assignment(host, worker);
         }

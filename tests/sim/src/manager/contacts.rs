@@ -1,13 +1,12 @@
-//! Who was heard when: relayed to the leader once a second, and asked for by a new leader before it starts
-//! any clock.
+//! Who was heard when: the leader asks every manager once a second, and before it starts any clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use warren_core::{Command, LEVEL, Liveness, Plan};
-use warren_types::{ClusterId, Id, NodeRole};
+use warren_types::{ClusterId, Id};
 
-use super::Who;
+use super::{Who, joining};
 use crate::event::{OnManager, ToPeer};
 use crate::world::World;
 
@@ -33,54 +32,63 @@ impl World {
     /// A new leader asks every manager for its sessions, founds the cluster if nobody has, and looks at
     /// everything.
     pub(super) fn begins_to_lead(&mut self, host: usize) {
-        let others: BTreeSet<usize> =
-            (0..self.managers.len()).filter(|other| *other != host && self.is_member(host, *other)).collect();
-        let now = self.now;
+        let asked = self.asks_who_is_there(host);
+        let until = self.now + ASKED_FOR;
         let Some(run) = &mut self.managers[host].run else { return };
-        let term = run.role.term;
-        run.listening = Listening { asked: others.clone(), until: now + ASKED_FOR, ..Listening::default() };
-        for other in others {
-            self.send_peer(host, other, ToPeer::WhoIsThere { term });
-        }
+        run.listening = Listening { asked, until, ..Listening::default() };
         self.found_cluster(host);
         self.restart_planning(host);
+    }
+
+    /// Asks every other manager which workers it heard. Answers whom.
+    fn asks_who_is_there(&mut self, host: usize) -> BTreeSet<usize> {
+        let others = (0..self.managers.len()).filter(|other| *other != host && self.is_member(host, *other));
+        let others: BTreeSet<usize> = others.collect();
+        let term = self.life(host).map_or(0, |run| run.role.term);
+        for other in &others {
+            self.send_peer(host, *other, ToPeer::WhoIsThere { term });
+        }
+        others
     }
 
     fn found_cluster(&mut self, host: usize) {
         let at = self.stamp(host);
         let Some(run) = self.life(host) else { return };
-        let (founded, known) = (run.state.cluster().is_some(), run.state.nodes().count());
+        let founded = run.state.cluster().is_some();
+        let token = joining::token(&run.state);
+        let is_known = |id| run.state.node(id).is_some() || run.state.removed_at(id).is_some();
+        let unknown: Vec<usize> =
+            (0..self.workers.len()).filter(|worker| !is_known(&self.workers[*worker].id)).collect();
         if !founded {
             let ranges = vec!["10.210.0.0/16".parse().expect("a valid range")];
             let create = Command::CreateCluster { id: ClusterId(Id(1)), ranges, level: LEVEL, at };
             self.propose(host, Who::Nobody, create, u64::MAX);
         }
-        if known < self.workers.len() {
-            for worker in 0..self.workers.len() {
-                let (id, name) = (self.workers[worker].id, self.workers[worker].name());
-                let description = self.workers[worker].description();
-                let register = Command::RegisterNode { id, name, role: NodeRole::Worker, description, at };
-                self.propose(host, Who::Nobody, register, u64::MAX);
-            }
+        if let Some(token) = token {
+            self.propose(host, Who::Nobody, token, u64::MAX);
+        }
+        for worker in unknown {
+            let register = self.workers[worker].registers(at);
+            self.propose(host, Who::Nobody, register, u64::MAX);
         }
     }
 
     /// Once a second, at every manager.
     pub(super) fn second(&mut self, host: usize) {
         self.at_manager(host, 1_000, OnManager::Second);
-        self.ask_to_vote(host);
+        self.registers(host);
+        self.says_hello(host);
         self.reads(host);
         self.give_up_writes(host);
         self.give_up_silent_workers(host);
-        let now = self.now;
         let Some(run) = &self.managers[host].run else { return };
-        let (role, heard) = (run.role, run.sessions.ages(now).collect::<Vec<_>>());
-        let leader = role.leader.and_then(|id| self.host_of(id)).filter(|leader| *leader != host);
-        if let Some(leader) = leader.filter(|_| !role.leads && !heard.is_empty()) {
-            self.send_peer(host, leader, ToPeer::Contacts { term: role.term, heard });
-        }
-        if role.may_plan && (now / 1_000).is_multiple_of(SWEEP) {
-            self.wake_all(host);
+        if run.role.may_plan {
+            self.asks_who_is_there(host);
+            self.people_tidy(host);
+            self.wake_members(host);
+            if (self.now / 1_000).is_multiple_of(SWEEP) {
+                self.wake_all(host);
+            }
         }
     }
 
@@ -90,7 +98,13 @@ impl World {
                 let from = Who::Peer { host: from, boot: from_boot, request };
                 self.forwarded(host, from, *command, deadline);
             }
-            ToPeer::LetIn { id, replaces } => self.let_in(host, from, id, replaces),
+            // Whoever is not let in is told so.
+            ToPeer::Hello { id, address } => {
+                if self.lets_in(host, id) {
+                    self.was_told(host, id, address);
+                }
+            }
+            ToPeer::Removed => self.was_removed(host),
             ToPeer::Answer { request, answer } => self.leader_answered(host, request, answer),
             ToPeer::WhoIsThere { term } => {
                 let now = self.now;

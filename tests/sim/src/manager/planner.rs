@@ -14,6 +14,7 @@ use crate::world::World;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     Liveness,
+    Members,
     Schedule,
     Replicas(ServiceId),
     Reap(ServiceId),
@@ -30,7 +31,7 @@ pub struct Planning {
     again: BTreeSet<Key>,
 }
 
-/// Asks the planner of a key, except for liveness, which needs to know who was heard.
+/// Asks the planner of a key, except for liveness and members, which need to know who was heard.
 pub fn ask(state: &State, key: Key, now: Timestamp) -> Plan {
     match key {
         Key::Replicas(id) => reconcile_service(state, &id, now),
@@ -40,7 +41,7 @@ pub fn ask(state: &State, key: Key, now: Timestamp) -> Plan {
             let commands = placement.command(state, now).into_iter().collect();
             Plan { commands, recheck_after: placement.recheck_after }
         }
-        Key::Liveness => Plan::default(),
+        Key::Liveness | Key::Members => Plan::default(),
     }
 }
 
@@ -57,7 +58,7 @@ impl World {
         let Some(run) = self.life(host) else { return };
         let services: Vec<ServiceId> = run.state.services().map(|service| service.id).collect();
         let keys = services.into_iter().flat_map(|id| [Key::Replicas(id), Key::Reap(id)]);
-        for key in keys.chain([Key::Liveness, Key::Schedule]).collect::<Vec<_>>() {
+        for key in keys.chain([Key::Liveness, Key::Members, Key::Schedule]).collect::<Vec<_>>() {
             self.wake_key(host, key);
         }
     }
@@ -78,11 +79,19 @@ impl World {
                 }
                 // Where a task can be.
                 Change::Volume(_) => drop(keys.insert(Key::Schedule)),
+                Change::Member(_) => drop(keys.insert(Key::Members)),
                 Change::Assignment(_) | Change::Cluster | Change::Token(_) | Change::Content(_) => {}
             }
         }
         for key in keys {
             self.wake_key(host, key);
+        }
+    }
+
+    /// Something may be to do about the members, if this manager leads.
+    pub(super) fn wake_members(&mut self, host: usize) {
+        if self.life(host).is_some_and(|run| run.role.may_plan) {
+            self.wake_key(host, Key::Members);
         }
     }
 
@@ -120,7 +129,11 @@ impl World {
         let stamp = self.stamp(host);
         let Some(run) = self.life(host) else { return };
         let term = run.role.term;
-        let plan = if key == Key::Liveness { self.judge(host) } else { ask(&run.state, key, stamp) };
+        let plan = match key {
+            Key::Liveness => self.judge(host),
+            Key::Members => self.guide(host),
+            _ => ask(&run.state, key, stamp),
+        };
         self.oracle_planned(host, key, stamp, &plan);
         if let (count @ 1.., Some(run)) = (plan.commands.len(), &mut self.managers[host].run) {
             run.planning.under_way.insert(key, count);

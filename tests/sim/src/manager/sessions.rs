@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use warren_core::{Answer, Command, Outcome};
+use warren_core::{Answer, Command, Outcome, Refusal};
 use warren_types::{AssignmentVersion, NodeCondition, TaskReport};
 
 use super::Who;
@@ -13,6 +13,8 @@ use crate::world::World;
 
 /// Silence after which a session is given up.
 const SILENCE: u64 = 12_000;
+/// So long a worker that knows more than this manager waits until it knows as much.
+const CATCHES_UP_WITHIN: u64 = 5_000;
 
 /// The sessions of one manager, by worker.
 #[derive(Debug, Default)]
@@ -24,6 +26,7 @@ struct Session {
     /// As the state counts them.
     number: u64,
     connection: u64,
+    since: u64,
     heard: u64,
     /// What the worker had when it came. It hears nothing before this manager has applied as much.
     has: AssignmentVersion,
@@ -59,6 +62,10 @@ impl World {
             session.heard = now;
         }
         match said {
+            ToManager::Join => {
+                let join = self.workers[worker].registers(self.stamp(host));
+                self.submit(host, Who::Nobody, join, now + PATIENCE);
+            }
             ToManager::Hello(has) => self.welcome(host, worker, connection, has),
             ToManager::Closed => run.sessions.end(worker, connection),
             ToManager::Heartbeat(conditions) => self.note_conditions(host, worker, connection, conditions),
@@ -73,8 +80,9 @@ impl World {
             return self.say_down(connection, ToWorker::Elsewhere);
         }
         let (node, at) = (self.workers[worker].id, self.stamp(host));
+        let manager = self.managers[host].id;
         let description = self.workers[worker].description();
-        let open = Command::OpenSession { node, description, at };
+        let open = Command::OpenSession { node, description, manager, at };
         self.submit(host, Who::Hello { connection, has }, open, self.now + PATIENCE);
     }
 
@@ -86,13 +94,18 @@ impl World {
         answer: Answered,
     ) {
         let opened = match answer.as_ref().map(|(_, outcome)| &**outcome) {
-            Ok(Outcome::Applied { answer: Answer::Session { number }, .. }) => Some(*number),
-            _ => None,
+            Ok(Outcome::Applied { answer: Answer::Session { number }, .. }) => Ok(*number),
+            Ok(Outcome::Rejected(Refusal::NotFound { .. })) => Err(true),
+            _ => Err(false),
         };
-        let heard = self.now;
-        let worker = self.connections.get(connection).map(|line| line.worker);
-        let (Some(number), Some(worker)) = (opened, worker) else {
-            return self.say_down(connection, ToWorker::Closed);
+        let since = self.now;
+        let Some(worker) = self.connections.get(connection).map(|line| line.worker) else { return };
+        let number = match opened {
+            Ok(number) => number,
+            Err(is_unknown) => {
+                let said = self.why_no_session(host, worker, is_unknown);
+                return self.say_down(connection, said);
+            }
         };
         let Some(run) = &mut self.managers[host].run else { return };
         // Two that are opened at once may be answered in any order.
@@ -100,9 +113,53 @@ impl World {
         if newer.is_some() {
             return self.say_down(connection, ToWorker::Closed);
         }
-        run.sessions.0.insert(worker, Session { number, connection, heard, has });
+        run.sessions.0.insert(worker, Session { number, connection, since, heard: since, has });
         self.say_down(connection, ToWorker::Welcome);
+        self.push_managers(host, worker);
         self.push_assignment(host, worker);
+    }
+
+    /// Only a node of which it is known that it was removed is told so: another one may be new, or older than a backup
+    /// that was restored.
+    fn why_no_session(&self, host: usize, worker: usize, is_unknown: bool) -> ToWorker {
+        let node = self.workers[worker].id;
+        let state = self.life(host).map(|run| &run.state).filter(|state| state.node(&node).is_none());
+        match state.filter(|_| is_unknown) {
+            Some(state) if state.removed_at(&node).is_some() => ToWorker::Removed,
+            Some(_) => ToWorker::Unknown,
+            None => ToWorker::Closed,
+        }
+    }
+
+    /// Tells a worker where managers are reached, if it has a session here.
+    fn push_managers(&mut self, host: usize, worker: usize) {
+        let node = self.workers[worker].id;
+        let Some(run) = &self.managers[host].run else { return };
+        let Some(session) = run.sessions.0.get(&worker) else { return };
+        let Some(settings) = run.state.node_settings(&node) else { return };
+        self.say_down(session.connection, ToWorker::Managers(Arc::new(settings.managers)));
+    }
+
+    /// Managers come, go or move: everybody with a session here is told.
+    pub(super) fn managers_changed(&mut self, host: usize) {
+        for worker in self.worker_keys() {
+            self.push_managers(host, worker);
+        }
+    }
+
+    /// Sessions whose node has a newer one elsewhere, or is gone, are over.
+    pub(super) fn end_old_sessions(&mut self, host: usize) {
+        let ids: Vec<_> = self.workers.iter().map(|worker| worker.id).collect();
+        let Some(run) = &mut self.managers[host].run else { return };
+        let newest = |worker: &usize| run.state.node(&ids[*worker]).map(|node| node.session);
+        let is_over =
+            |(worker, session): (&usize, &Session)| newest(worker).is_none_or(|it| it > session.number);
+        let over: Vec<usize> =
+            run.sessions.0.iter().filter(|it| is_over(*it)).map(|(worker, _)| *worker).collect();
+        for worker in over {
+            let session = self.managers[host].run.as_mut().and_then(|run| run.sessions.0.remove(&worker));
+            session.into_iter().for_each(|session| self.say_down(session.connection, ToWorker::Closed));
+        }
     }
 
     /// Tells a worker everything that it should have, if it has a session here.
@@ -181,8 +238,17 @@ impl World {
 
     pub(super) fn give_up_silent_workers(&mut self, host: usize) {
         let now = self.now;
-        if let Some(run) = &mut self.managers[host].run {
-            run.sessions.0.retain(|_, session| now - session.heard <= SILENCE);
+        let ids: Vec<_> = self.workers.iter().map(|worker| worker.id).collect();
+        let Some(run) = &mut self.managers[host].run else { return };
+        run.sessions.0.retain(|_, session| now - session.heard <= SILENCE);
+        let lacks = |(worker, session): &(&usize, &Session)| {
+            let known = run.state.assignment_version(&ids[**worker]);
+            now - session.since > CATCHES_UP_WITHIN && known.is_none_or(|known| known < session.has)
+        };
+        let late: Vec<usize> = run.sessions.0.iter().filter(lacks).map(|(worker, _)| *worker).collect();
+        for worker in late {
+            let session = self.managers[host].run.as_mut().and_then(|run| run.sessions.0.remove(&worker));
+            session.into_iter().for_each(|session| self.say_down(session.connection, ToWorker::Elsewhere));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use warren_consensus::{DropReason, Event as RaftEvent, Proposal};
 use warren_core::{Answer, Command, Outcome};
-use warren_types::{AssignmentVersion, Timestamp};
+use warren_types::AssignmentVersion;
 
 use super::Key;
 use crate::event::{Answered, Event, OnClient, ToPeer, Unanswered};
@@ -33,6 +33,11 @@ pub enum Who {
     Reports {
         connection: u64,
         number: u64,
+    },
+    /// A machine that wants to become a manager.
+    Joiner {
+        host: usize,
+        wiped: u64,
     },
     /// Another manager, in that life.
     Peer {
@@ -84,7 +89,7 @@ impl World {
         if role.leads {
             return self.propose(host, who, command, deadline);
         }
-        let leader = role.leader.and_then(|id| self.host_of(id)).filter(|leader| *leader != host);
+        let leader = role.leader.and_then(|id| self.reach(host, id)).filter(|leader| *leader != host);
         let Some(leader) = leader else { return self.answer(host, who, Err(Unanswered::NotProposed)) };
         let Some(run) = &mut self.managers[host].run else { return };
         let request = run.writing.number();
@@ -95,7 +100,7 @@ impl World {
 
     /// Proposes, with this manager's time.
     pub(super) fn propose(&mut self, host: usize, who: Who, mut command: Command, deadline: u64) {
-        stamp(&mut command, self.stamp(host));
+        command.set_at(self.stamp(host));
         let Some(run) = &mut self.managers[host].run else { return };
         let id = run.writing.number();
         run.writing.proposed.insert(id, (who, deadline));
@@ -124,6 +129,11 @@ impl World {
     /// A follower asks the leader to propose.
     pub(super) fn forwarded(&mut self, host: usize, from: Who, command: Command, deadline: u64) {
         let leads = self.life(host).is_some_and(|run| run.role.leads);
+        if let Who::Peer { host: asker, .. } = &from
+            && !self.lets_in(host, self.managers[*asker].id)
+        {
+            return;
+        }
         // Whoever asked has given up, and may have asked elsewhere since.
         if !leads || self.now > deadline {
             return self.answer(host, from, Err(Unanswered::NotProposed));
@@ -169,6 +179,7 @@ impl World {
             Who::Nobody => {}
             Who::Client { client, sending } => self.answer_client(client, sending, answer),
             Who::Planner { key, term } => self.plan_carried_out(host, key, term),
+            Who::Joiner { host: from, wiped } => self.join_answered(host, from, wiped, answer),
             Who::Hello { connection, has } => self.session_opened(host, connection, has, answer),
             Who::Reports { connection, number } => self.reports_stored(host, connection, number, answer),
             Who::Peer { host: follower, boot, request } => {
@@ -194,38 +205,5 @@ impl World {
             let outcome = Outcome::Unchanged { answer: Answer::Done };
             self.answer(host, who, Ok((index, Box::new(outcome))));
         }
-    }
-}
-
-/// The proposer's time replaces that of whoever made the command.
-fn stamp(command: &mut Command, time: Timestamp) {
-    match command {
-        Command::CreateCluster { at, .. }
-        | Command::CreateService { at, .. }
-        | Command::ScaleService { at, .. }
-        | Command::RemoveService { at, .. }
-        | Command::CreateTasks { at, .. }
-        | Command::AssignTasks { at, .. }
-        | Command::SetDesired { at, .. }
-        | Command::SetNodeStatus { at, .. }
-        | Command::UpdateService { at, .. }
-        | Command::RollbackService { at, .. }
-        | Command::UpdateNode { at, .. }
-        | Command::RemoveNode { at, .. }
-        | Command::CreateToken { at, .. }
-        | Command::RemoveToken { at, .. }
-        | Command::DeleteTokens { at, .. }
-        | Command::JoinNode { at, .. }
-        | Command::RegisterNode { at, .. }
-        | Command::OpenSession { at, .. }
-        | Command::CreateContent { at, .. }
-        | Command::UpdateContent { at, .. }
-        | Command::RemoveContent { at, .. }
-        | Command::CreateVolume { at, .. }
-        | Command::RemoveVolume { at, .. }
-        | Command::DeleteVolume { at, .. }
-        | Command::SetNodeConditions { at, .. }
-        | Command::ReportTasks { at, .. } => *at = time,
-        Command::DeleteTasks { .. } | Command::DeleteService { .. } | Command::RaiseLevel { .. } => {}
     }
 }

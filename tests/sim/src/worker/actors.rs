@@ -3,7 +3,7 @@
 use warren_task::{Action, Container, Severity, Step, is_worth_telling, pin, report, step, supersedes};
 use warren_types::{Desired, Exit, TaskId};
 
-use super::Fate;
+use super::{Fate, Remains};
 use crate::event::OnWorker;
 use crate::world::{Defect, World};
 
@@ -55,7 +55,23 @@ impl World {
         let wanted = actor.wanted.clone();
         // What is not in memory any more has to come from a manager.
         let there = place.machine.get(&task).is_some_and(|remains| remains.contents);
+        // What holds a port since a life of the cluster that is over may be no task that managers know.
+        let life = self.oracle.life();
+        let is_old = place.machine.get(&task).is_some_and(|remains| remains.life != life);
+        let holds = |other: &Remains| other.holds_ports && (is_old || other.life != life);
+        let ports = wanted.as_ref().map(|wanted| &wanted.ports);
+        let collides = |other: &Remains| {
+            let mut pairs = other
+                .assignment
+                .ports
+                .iter()
+                .flat_map(|held| ports.into_iter().flatten().map(move |port| (held, port)));
+            pairs.any(|(held, port)| held.collides(port))
+        };
+        let others = place.machine.iter().filter(|(id, _)| id.service != task.service);
+        let taken = others.into_iter().any(|(_, other)| holds(other) && collides(other));
         let fate = match action {
+            Action::HoldPorts | Action::Serve if taken => Fate::FailsBefore,
             Action::EnsureContents if !there && !welcomed => Fate::FailsBefore,
             _ => fate,
         };

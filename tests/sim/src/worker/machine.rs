@@ -15,6 +15,8 @@ use crate::world::World;
 pub struct Remains {
     /// In the container's record.
     pub assignment: Arc<TaskAssignment>,
+    /// The cluster's life in which its container was made.
+    pub life: u64,
     pub container: Container,
     /// What the container was made from.
     pub image: Option<ImageDigest>,
@@ -33,10 +35,11 @@ pub struct Remains {
 }
 
 impl Remains {
-    fn nothing(assignment: Arc<TaskAssignment>) -> Self {
+    fn nothing(assignment: Arc<TaskAssignment>, life: u64) -> Self {
         let container = Container::Absent;
         Self {
             assignment,
+            life,
             container,
             image: None,
             ledger: None,
@@ -167,6 +170,8 @@ impl World {
         action: &Action,
     ) -> bool {
         let now = self.wall(self.workers[worker].clock_off);
+        self.oracle_acts(worker, task, action);
+        let life = self.workers[worker].life();
         let shape = (*action == Action::Start).then(|| self.shape_of_a_new_process());
         let machine = &mut self.workers[worker].machine;
         let wanted = wanted.or_else(|| machine.get(&task).map(|remains| remains.assignment.clone()));
@@ -175,12 +180,15 @@ impl World {
         let lives_shortly = *action == Action::Start
             && self.faulty
             && assignment.spec.image.to_string().contains(CANNOT_LIVE);
-        let remains = machine.entry(task).or_insert_with(|| Remains::nothing(assignment.clone()));
+        let remains = machine.entry(task).or_insert_with(|| Remains::nothing(assignment.clone(), life));
         if let Some(shape) = shape {
             remains.shape = shape;
         }
         if *action == Action::EnsureContainer {
             remains.assignment = assignment;
+            if remains.container == Container::Absent {
+                remains.life = life;
+            }
         }
         let changed = remains.change(action, now);
         if remains.is_nothing() {

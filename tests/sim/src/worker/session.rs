@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use warren_types::{AssignmentVersion, Desired, NodeCondition, TaskAssignment};
 
-use super::{Actor, Agent, Reports};
+use super::{Actor, Agent, Reports, Worker};
 use crate::event::{OnWorker, ToManager, ToWorker};
 use crate::world::World;
 
@@ -57,6 +57,10 @@ impl Agent {
             return false;
         }
         let now = warren_types::Timestamp(now);
+        if version.incarnation > self.wishes.version.incarnation {
+            // What was said in another life of the cluster is not what this one was told.
+            self.reports = Reports { frames: self.reports.frames, ..Reports::default() };
+        }
         self.wishes.version = version;
         self.wishes.tasks = tasks.iter().map(|task| (task.id, Arc::new(task.clone()))).collect();
         for (id, wanted) in &self.wishes.tasks {
@@ -90,12 +94,19 @@ impl World {
     }
 
     pub(super) fn dials(&mut self, worker: usize) {
-        let host = self.chance.between(0, self.managers.len() as u64 - 1) as usize;
         let connected = self.workers[worker].agent.as_ref().is_some_and(|agent| agent.connection.is_some());
         if connected {
             return;
         }
-        let Some(connection) = self.connect(worker, host) else { return self.dial_again(worker) };
+        // It never forgets the first machine, whatever it was told.
+        let known = self.workers[worker].managers.iter();
+        let known = known.filter_map(|address| self.managers.iter().position(|it| it.address == *address));
+        let known: Vec<usize> = known.chain([0]).collect();
+        let connection = self.chance.pick(&known).and_then(|host| self.connect(worker, host));
+        let Some(connection) = connection else { return self.dial_again(worker) };
+        if self.workers[worker].was_removed {
+            self.say_up(connection, ToManager::Join);
+        }
         let Some(agent) = &mut self.workers[worker].agent else { return };
         (agent.connection, agent.welcomed) = (Some(connection), false);
         let (has, heard) = (agent.wishes.version, agent.heard);
@@ -167,6 +178,8 @@ impl World {
         agent.heard += 1;
         match said {
             ToWorker::Welcome => {
+                self.workers[worker].was_removed = false;
+                let Some(agent) = &mut self.workers[worker].agent else { return };
                 agent.welcomed = true;
                 agent.reports.restart();
                 self.heartbeat(worker, connection);
@@ -187,13 +200,24 @@ impl World {
                     self.everybody_steps(worker);
                 }
             }
-            ToWorker::Elsewhere | ToWorker::Closed => self.leave(worker),
+            ToWorker::Managers(all) => self.workers[worker].managers = all.to_vec(),
+            // Whoever does not know the node may be wrong: it keeps what it has.
+            ToWorker::Elsewhere | ToWorker::Closed | ToWorker::Unknown => self.leave(worker),
+            ToWorker::Removed if self.workers[worker].was_removed => self.leave(worker),
+            ToWorker::Removed => {
+                self.oracle_node_removed(worker, connection);
+                return self.leaves_the_cluster(worker);
+            }
         }
         self.send_reports(worker);
     }
 
+    /// Every task is looked at, once it is known what is wanted. What is left without a record, of a task that nobody
+    /// knows, goes.
     fn everybody_steps(&mut self, worker: usize) {
-        let Some(agent) = &self.workers[worker].agent else { return };
+        let Worker { agent, machine, .. } = &mut self.workers[worker];
+        let Some(agent) = agent else { return };
+        machine.retain(|task, remains| remains.has_record() || agent.actors.contains_key(task));
         for task in agent.actors.keys().copied().collect::<Vec<_>>() {
             self.soon_at_worker(worker, OnWorker::Steps(task));
         }

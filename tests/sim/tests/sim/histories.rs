@@ -35,10 +35,18 @@ fn histories_keep_every_invariant() {
     assert!(!never(|history| history.followed), "no service ever followed a secret");
     assert!(!never(|history| history.settled), "no volume ever got a place");
     assert!(!never(|history| history.replaced), "no unhealthy task was ever replaced");
+    assert!(!never(|history| history.promoted), "no member ever got its vote");
+    assert!(!never(|history| history.removed), "no manager was ever removed");
+    assert!(!never(|history| history.moves), "no manager ever moved");
+    assert!(!never(|history| history.forced), "no manager ever went on alone");
+    assert!(!never(|history| history.restored), "no backup was ever restored");
+    assert!(!never(|history| history.nodes_removed), "no node was ever removed");
+    assert!(!never(|history| history.kept), "no container ever ran on into another life of its cluster");
     println!(
         "{} histories in {:?}, 0 violations: {} events, {} faults, {} entries, {} acknowledged writes, \
          {} reads, {} terms, {} changes of members, {} snapshots taken over, {} revisions that follow a secret, \
-         {} volumes settled, {} unhealthy tasks replaced",
+         {} volumes settled, {} unhealthy tasks replaced, {} votes given, {} managers removed and {} moved, \
+         {} went on alone, {} backups restored with {} containers that ran on, {} nodes removed",
         histories.len(),
         started.elapsed(),
         sum(|history| history.events),
@@ -52,6 +60,13 @@ fn histories_keep_every_invariant() {
         sum(|history| history.followed),
         sum(|history| history.settled),
         sum(|history| history.replaced),
+        sum(|history| history.promoted),
+        sum(|history| history.removed),
+        sum(|history| history.moves),
+        sum(|history| history.forced),
+        sum(|history| history.restored),
+        sum(|history| history.kept),
+        sum(|history| history.nodes_removed),
     );
 }
 
@@ -83,6 +98,9 @@ fn mistakes_are_found() {
         (Defect::AnswersEarly, "acknowledged writes are present"),
         (Defect::SaysRemovedEarly, "nothing is given twice"),
         (Defect::TrustsItsClock, "converges"),
+        (Defect::PromotesWhoIsBehind, "nobody votes before it has caught up"),
+        (Defect::EvenVoters, "the number of voters is odd"),
+        (Defect::KeepsItsIncarnation, "converges"),
     ] {
         let found = (0..400).find_map(|seed| run_with(seed, Some(defect)).err());
         let found = found.unwrap_or_else(|| panic!("{defect:?} was not found"));

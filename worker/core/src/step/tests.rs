@@ -1,3 +1,5 @@
+mod alone;
+
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
@@ -59,6 +61,7 @@ fn up() -> Found {
         stop: None,
         troubles: BTreeMap::new(),
         accepted_at: ago(200),
+        alone_for: None,
     }
 }
 

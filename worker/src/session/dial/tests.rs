@@ -39,7 +39,11 @@ async fn manager(authority: &CertificateAuthority) -> (String, tokio::task::Join
 
 fn dialer(authority: &CertificateAuthority, managers: &[&str]) -> Dialer {
     let tls = client_config(&authority.roots(), Some(certificate(authority, Role::Worker))).unwrap();
-    Dialer::new(managers.iter().map(ToString::to_string).collect(), tls)
+    Dialer::new(
+        warren_types::NodeId(warren_types::Id(7)),
+        managers.iter().map(ToString::to_string).collect(),
+        tls,
+    )
 }
 
 #[tokio::test]
@@ -48,13 +52,28 @@ async fn managers_are_dialled_in_turn_over_tls() {
     let (address, server) = manager(&authority).await;
     // A port that was just given back is not served by anybody.
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    // Their order is that of this node.
     let dialer = dialer(&authority, &[&gone, &address]);
-    assert!(matches!(dialer.dial().await, Err(DialError::Unreachable { manager, .. }) if manager == gone));
+    assert_eq!(dialer.known(), 2);
+    let mut met = Vec::new();
+    for _ in 0..4 {
+        met.push(match dialer.dial().await {
+            Ok(connected) => {
+                assert_eq!(connected.dialled_from.as_deref(), Some("127.0.0.1"));
+                connected.manager
+            }
+            Err(DialError::Unreachable { manager, .. }) => manager,
+            Err(other) => panic!("{other}"),
+        });
+    }
+    assert!(met[0] != met[1] && met[..2] == met[2..], "{met:?}");
+    dialer.lasted(&gone);
     let connected = dialer.dial().await.unwrap();
-    assert_eq!((connected.manager, connected.dialled_from.as_deref()), (address, Some("127.0.0.1")));
+    assert_eq!(connected.manager, address, "not the one that was left");
     let frames = tokio_stream::iter([v1::WorkerFrame::default()]);
     SessionsClient::new(connected.channel.clone()).establish(frames).await.unwrap();
-    assert!(dialer.dial().await.is_err(), "the first one's turn again");
+    dialer.lasted(&address);
+    assert!(dialer.dial().await.is_err(), "the other one's turn");
     // A connection that is lost is not made again behind the session's back.
     server.abort();
     let _ = server.await;

@@ -81,6 +81,7 @@ pub(in crate::tasks) fn spec(
         health: _,
         stop_grace: _,
         restart: _,
+        on_disconnect: _,
         logs,
     } = expanded;
     Ok(ContainerSpec {

@@ -30,7 +30,7 @@ fn escaped_all(text: &str) -> String {
 
 /// The command line that expresses `spec`. Every field is named, so that none can be forgotten.
 fn to_flags(spec: &ServiceSpec) -> Vec<String> {
-    let ServiceSpec { name, labels, mode, task, ports, placement } = spec;
+    let ServiceSpec { name, labels, mode, task, ports, placement, replace_after } = spec;
     let Placement { constraints, max_per_node } = placement;
     let mut flags = vec![format!("--name={name}")];
     let mut say = |flag: &str, value: String| flags.push(format!("--{flag}={value}"));
@@ -38,6 +38,7 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
         Mode::Replicated { replicas } => say("replicas", replicas.to_string()),
         Mode::Global => say("mode", "global".to_owned()),
     }
+    say("replace-after", time(*replace_after));
     labels.iter().for_each(|(key, value)| say("label", format!("{key}={value}")));
     constraints.iter().for_each(|constraint| say("constraint", constraint.to_string()));
     max_per_node.iter().for_each(|most| say("max-per-node", most.to_string()));
@@ -84,9 +85,11 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
         configs,
         health,
         restart,
+        on_disconnect,
         logs,
     } = task;
     let mut flags = life_flags(restart, logs);
+    flags.push(format!("--on-disconnect={on_disconnect}"));
     flags.extend(health.iter().flat_map(health_flags));
     flags.extend(secrets.iter().map(|secret| format!("--secret={}", content_flag(secret))));
     flags.extend(configs.iter().map(|config| format!("--config={}", content_flag(config))));

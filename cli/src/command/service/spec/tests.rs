@@ -71,6 +71,8 @@ const EVERYTHING: &[&str] = &[
     "--restart-delay=2s",
     "--restart-max=5",
     "--restart-window=10m",
+    "--on-disconnect=stop-after=1m",
+    "--replace-after=5m",
     "--log-max-size=1Mi",
     "--log-files=2",
     "--constraint",
@@ -214,6 +216,8 @@ fn every_flag_reaches_the_spec() {
         delay: 2s
         max: 5
         window: 10m
+      onDisconnect:
+        stopAfter: 1m
       logs:
         maxSize: 1MiB
         maxFiles: 2
@@ -231,6 +235,7 @@ fn every_flag_reaches_the_spec() {
       constraints:
       - node.labels.zone in (a,b)
       maxPerNode: 1
+    replaceAfter: 5m
     "#);
 }
 
@@ -343,6 +348,8 @@ fn an_empty_value_is_the_default_again() {
         "--restart-delay=",
         "--restart-max=",
         "--restart-window=",
+        "--on-disconnect=",
+        "--replace-after=",
         "--log-max-size=",
         "--log-files=",
         "--replicas=1",

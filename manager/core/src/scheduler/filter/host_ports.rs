@@ -57,6 +57,7 @@ mod tests {
             task: TaskSpec::new("demo:1".parse().unwrap()),
             ports,
             placement: Placement::default(),
+            replace_after: Default::default(),
         };
         let text = String::new;
         let resources = Resources { cpu: MilliCpu(1000), memory: Bytes(1 << 30) };
@@ -82,7 +83,7 @@ mod tests {
                 description: description.clone(),
                 at,
             });
-            run(Command::OpenSession { node: id, description, at });
+            run(Command::OpenSession { node: id, description, manager: 1, at });
         }
         let service = ServiceId(Id(1));
         run(Command::CreateService { id: service, spec: spec("web", vec![port]), at });

@@ -30,9 +30,10 @@ pub(super) fn create(
 }
 
 /// A member that does not support the level has stopped before it came here, so what this program supports is
-/// not asked for: the answer must be the same on every member.
+/// not asked for: the answer must be the same on every member. A manager that joined after the level was planned
+/// may not support it; then it stays.
 pub(super) fn raise_level(state: &mut State, entry: &mut Entry, level: u32) -> Answer {
-    if level > state.level {
+    if level > state.level && state.members().all(|member| member.level >= level) {
         state.level = level;
         entry.changes.push(Change::Cluster);
     }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use warren_types::spec::validate_labels;
 use warren_types::{
-    Availability, Health, Node, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole, NodeStatus,
-    TaskId, TaskState, Timestamp, Violation, Violations,
+    Availability, Health, MemberId, Node, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole,
+    NodeStatus, TaskId, TaskState, Timestamp, Violation, Violations,
 };
 
 use super::Entry;
+use crate::state::level::SEVERAL_MANAGERS;
 use crate::state::{Answer, Change, Kind, Refusal, State, digest};
 
 pub(super) fn register(
@@ -65,7 +66,9 @@ fn add(
         session: 0,
         assignment: entry.index,
         conditions: BTreeSet::new(),
+        manager: None,
     };
+    state.forget_removal(id);
     state.index.add_node(&node);
     state.sum.add(digest::node(&node));
     state.nodes.insert(id, Arc::new(node));
@@ -142,6 +145,9 @@ pub(super) fn remove(
     state.index.remove_node(&node);
     state.sum.remove(digest::node(&node));
     state.nodes.remove(&id);
+    if state.level >= SEVERAL_MANAGERS {
+        state.remember_removal(id, entry.index);
+    }
     entry.changes.extend([Change::Node(id), Change::Assignment(id)]);
     Ok(Answer::Done)
 }
@@ -151,11 +157,13 @@ pub(super) fn open_session(
     entry: &mut Entry,
     id: NodeId,
     description: &NodeDescription,
+    manager: MemberId,
 ) -> Result<Answer, Refusal> {
     let known = state.nodes.get(&id).ok_or_else(|| Refusal::not_found(Kind::Node, id))?;
     let number = known.session.saturating_add(1);
     state.update_node(id, |node| {
         node.session = number;
+        node.manager = (manager > 0).then_some(manager);
         node.version = entry.index;
         if node.description != *description {
             node.description = description.clone();

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use warren_types::{NodeDescription, NodeId, NodeName, Token, TokenHash, TokenId, Violation};
+use warren_types::{NodeDescription, NodeId, NodeName, NodeRole, Token, TokenHash, TokenId, Violation};
 
 use super::{Entry, node};
+use crate::state::level::SEVERAL_MANAGERS;
 use crate::state::tokens::forgotten_at;
 use crate::state::{Answer, Change, Kind, MAX_TOKENS, Refusal, State, digest};
 
@@ -67,24 +68,40 @@ pub(super) fn join(
     name: &NodeName,
     description: &NodeDescription,
 ) -> Result<Answer, Refusal> {
-    let token = state.index.token_hashes.get(&hash).and_then(|id| state.tokens.get(id));
-    let Token { id: token, role, uses, .. } = **token.ok_or(Refusal::TokenUnknown)?;
-    let known = state.nodes.contains_key(&id);
-    let held = state.tokens.get(&token).ok_or(Refusal::TokenUnknown)?;
-    if held.is_expired(entry.now) {
-        return Err(Refusal::TokenExpired);
+    let (token, role) = valid(state, entry, &hash)?;
+    if role != NodeRole::Worker && state.level >= SEVERAL_MANAGERS {
+        return Err(Refusal::TokenRole { wanted: NodeRole::Worker, found: role });
     }
-    if !known && held.is_used_up() {
-        return Err(Refusal::TokenUsedUp { uses });
+    let known = state.nodes.contains_key(&id);
+    if !known {
+        check_use(state, token)?;
     }
     let answer = node::register(state, entry, id, name, role, description)?;
-    if let Some(shared) = state.tokens.get_mut(&token).filter(|_| !known) {
-        state.sum.remove(digest::token(shared));
-        let held = Arc::make_mut(shared);
-        held.uses = uses.saturating_add(1);
-        held.version = entry.index;
-        state.sum.add(digest::token(held));
-        entry.changes.push(Change::Token(token));
+    if !known {
+        use_once(state, entry, token);
     }
     Ok(answer)
+}
+
+/// The token with that secret, which has not expired, and what it makes of machines.
+pub(super) fn valid(state: &State, entry: &Entry, hash: &TokenHash) -> Result<(TokenId, NodeRole), Refusal> {
+    let token = state.token_of(hash).ok_or(Refusal::TokenUnknown)?;
+    if token.is_expired(entry.now) { Err(Refusal::TokenExpired) } else { Ok((token.id, token.role)) }
+}
+
+/// Refuses one that no other machine may use.
+pub(super) fn check_use(state: &State, id: TokenId) -> Result<(), Refusal> {
+    let token = state.tokens.get(&id).ok_or(Refusal::TokenUnknown)?;
+    if token.is_used_up() { Err(Refusal::TokenUsedUp { uses: token.uses }) } else { Ok(()) }
+}
+
+/// A machine joined with it.
+pub(super) fn use_once(state: &mut State, entry: &mut Entry, id: TokenId) {
+    let Some(shared) = state.tokens.get_mut(&id) else { return };
+    state.sum.remove(digest::token(shared));
+    let token = Arc::make_mut(shared);
+    token.uses = token.uses.saturating_add(1);
+    token.version = entry.index;
+    state.sum.add(digest::token(token));
+    entry.changes.push(Change::Token(id));
 }

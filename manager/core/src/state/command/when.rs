@@ -15,7 +15,8 @@ impl Command {
             | Self::DeleteService { term, .. }
             | Self::DeleteTokens { term, .. }
             | Self::SetNodeStatus { term, .. }
-            | Self::RaiseLevel { term, .. } => Some(*term),
+            | Self::RaiseLevel { term, .. }
+            | Self::DeleteMember { term, .. } => Some(*term),
             Self::CreateCluster { .. }
             | Self::CreateService { .. }
             | Self::ScaleService { .. }
@@ -36,7 +37,11 @@ impl Command {
             | Self::RemoveVolume { .. }
             | Self::DeleteVolume { .. }
             | Self::SetNodeConditions { .. }
-            | Self::ReportTasks { .. } => None,
+            | Self::ReportTasks { .. }
+            | Self::RegisterMember { .. }
+            | Self::JoinManager { .. }
+            | Self::UpdateMember { .. }
+            | Self::RemoveMember { .. } => None,
         }
     }
 
@@ -68,8 +73,55 @@ impl Command {
             | Self::RemoveVolume { at, .. }
             | Self::DeleteVolume { at, .. }
             | Self::SetNodeConditions { at, .. }
-            | Self::ReportTasks { at, .. } => Some(*at),
-            Self::DeleteTasks { .. } | Self::DeleteService { .. } | Self::RaiseLevel { .. } => None,
+            | Self::ReportTasks { at, .. }
+            | Self::RegisterMember { at, .. }
+            | Self::JoinManager { at, .. }
+            | Self::UpdateMember { at, .. }
+            | Self::RemoveMember { at, .. } => Some(*at),
+            Self::DeleteTasks { .. }
+            | Self::DeleteService { .. }
+            | Self::RaiseLevel { .. }
+            | Self::DeleteMember { .. } => None,
+        }
+    }
+
+    /// The time of whoever proposes it replaces that of whoever made it.
+    pub fn set_at(&mut self, time: Timestamp) {
+        match self {
+            Self::CreateCluster { at, .. }
+            | Self::CreateService { at, .. }
+            | Self::ScaleService { at, .. }
+            | Self::RemoveService { at, .. }
+            | Self::CreateTasks { at, .. }
+            | Self::AssignTasks { at, .. }
+            | Self::SetDesired { at, .. }
+            | Self::SetNodeStatus { at, .. }
+            | Self::UpdateService { at, .. }
+            | Self::RollbackService { at, .. }
+            | Self::RegisterNode { at, .. }
+            | Self::UpdateNode { at, .. }
+            | Self::RemoveNode { at, .. }
+            | Self::CreateToken { at, .. }
+            | Self::RemoveToken { at, .. }
+            | Self::DeleteTokens { at, .. }
+            | Self::JoinNode { at, .. }
+            | Self::OpenSession { at, .. }
+            | Self::CreateContent { at, .. }
+            | Self::UpdateContent { at, .. }
+            | Self::RemoveContent { at, .. }
+            | Self::CreateVolume { at, .. }
+            | Self::RemoveVolume { at, .. }
+            | Self::DeleteVolume { at, .. }
+            | Self::SetNodeConditions { at, .. }
+            | Self::ReportTasks { at, .. }
+            | Self::RegisterMember { at, .. }
+            | Self::JoinManager { at, .. }
+            | Self::UpdateMember { at, .. }
+            | Self::RemoveMember { at, .. } => *at = time,
+            Self::DeleteTasks { .. }
+            | Self::DeleteService { .. }
+            | Self::RaiseLevel { .. }
+            | Self::DeleteMember { .. } => {}
         }
     }
 }

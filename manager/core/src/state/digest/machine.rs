@@ -1,7 +1,8 @@
-//! Nodes, and the tokens that make machines nodes, as one number each.
+//! Nodes, managers, and the tokens that make machines either, as one number each.
 
 use warren_types::{
-    Availability, Node, NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus, Resources, Token,
+    Availability, Member, Node, NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus, Resources,
+    Suffrage, Token,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -24,6 +25,7 @@ pub(in crate::state) fn node(node: &Node) -> u64 {
         session,
         assignment,
         conditions,
+        manager,
     } = node;
     let [high, low] = halves(id.0);
     let status = match status {
@@ -52,7 +54,8 @@ pub(in crate::state) fn node(node: &Node) -> u64 {
             Availability::Drain => 3,
         },
     ]);
-    later(known, 1, list(conditions.iter().map(|condition| node_condition(*condition))))
+    let known = later(known, 1, list(conditions.iter().map(|condition| node_condition(*condition))));
+    later(known, 2, manager.unwrap_or(0))
 }
 
 fn node_condition(condition: NodeCondition) -> u64 {
@@ -122,4 +125,34 @@ fn node_description(description: &NodeDescription) -> u64 {
 pub(in crate::state) fn cursor(node: NodeId, place: u32) -> u64 {
     let [high, low] = halves(node.0);
     hash([Kind::Cursor as u64, high, low, place.into()])
+}
+
+/// A manager.
+pub(in crate::state) fn member(held: &Member) -> u64 {
+    let Member { member, id, name, address, wanted, replaces, removing, level, version, created_at } = held;
+    let [high, low] = halves(id.0);
+    let wanted = match wanted {
+        Suffrage::Voter => 1,
+        Suffrage::Learner => 2,
+    };
+    hash([
+        Kind::Member as u64,
+        *member,
+        high,
+        low,
+        text(name.as_str()),
+        text(&address.to_string()),
+        wanted,
+        replaces.unwrap_or(0),
+        flags([replaces.is_some(), *removing]).into(),
+        u64::from(*level),
+        *version,
+        created_at.0,
+    ])
+}
+
+/// A node that was removed at that entry.
+pub(in crate::state) fn removed(node: NodeId, index: u64) -> u64 {
+    let [high, low] = halves(node.0);
+    hash([Kind::Removed as u64, high, low, index])
 }

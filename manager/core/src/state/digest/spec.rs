@@ -15,7 +15,13 @@ pub(super) fn task_spec(spec: &TaskSpec) -> u64 {
         hash([Kind::TaskSpec as u64, process(spec), bounds(spec), rights(spec), storage(spec), life(spec)]);
     let TaskSpec { secrets, configs, .. } = spec;
     let [secrets, configs] = [secrets, configs].map(|mounts| list(mounts.iter().map(content_mount)));
-    later(later(later(known, 1, secrets), 2, configs), 3, checks(spec))
+    let known = later(later(later(known, 1, secrets), 2, configs), 3, checks(spec));
+    later(known, 4, spec.on_disconnect.stop_after().map_or(0, span))
+}
+
+/// A time as one word.
+pub(super) fn span(time: Duration) -> u64 {
+    hash([time.as_secs(), time.subsec_nanos().into()])
 }
 
 /// What is run, and what it sees.
@@ -148,9 +154,8 @@ fn checks(spec: &TaskSpec) -> u64 {
         Probe::Tcp { port } => hash([2, u64::from(*port), 0, 0]),
         Probe::Exec { command } => hash([3, list(command.iter().map(|word| text(word))), 0, 0]),
     };
-    let period = |period: &Duration| hash([period.as_secs(), period.subsec_nanos().into()]);
-    let (interval, timeout) = (period(interval), period(timeout));
-    hash([probe, interval, timeout, u64::from(*retries), period(start_period), period(start_interval)])
+    let (interval, timeout) = (span(*interval), span(*timeout));
+    hash([probe, interval, timeout, u64::from(*retries), span(*start_period), span(*start_interval)])
 }
 
 /// How it is started again, stopped and remembered. The others look at the fields that are skipped here; one
@@ -186,6 +191,7 @@ fn life(spec: &TaskSpec) -> u64 {
         secrets: _,
         configs: _,
         health: _,
+        on_disconnect: _,
         stop_signal,
         stop_grace,
         restart: RestartPolicy { condition, delay, max, window },

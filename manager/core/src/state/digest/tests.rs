@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
 
+mod members;
 mod storage;
 mod task_specs;
 mod tokens;
@@ -29,6 +30,7 @@ fn spec() -> ServiceSpec {
         task: TaskSpec::new("web:1".parse().unwrap()),
         ports: vec![port],
         placement: Placement::default(),
+        replace_after: Duration::ZERO,
     }
 }
 
@@ -117,6 +119,7 @@ fn a_node() -> Node {
         session: 0,
         assignment: 2,
         conditions: [].into(),
+        manager: None,
     }
 }
 
@@ -185,6 +188,8 @@ fn every_field_of_a_service_counts() {
         |s| s.placement = constraints("node.os exists"),
         |s| s.placement.max_per_node = Some(0),
         |s| s.placement.max_per_node = Some(1),
+        |s| s.replace_after = Duration::from_secs(1),
+        |s| s.replace_after = Duration::from_millis(1),
         |s| s.ports.clear(),
         |s| s.ports[0].host_ip = Some([0, 0, 0, 0].into()),
         |s| s.ports[0].host_port = 80,
@@ -266,6 +271,8 @@ fn every_field_of_a_node_counts() {
         |n| n.conditions = [NodeCondition::MemoryPressure].into(),
         |n| n.conditions = [NodeCondition::ClockOff].into(),
         |n| n.conditions = NodeCondition::ALL.into(),
+        |n| n.manager = Some(1),
+        |n| n.manager = Some(2),
     ];
     check(node, &a_node(), changes);
     assert_ne!(cursor(NodeId(Id(1)), 2), cursor(NodeId(Id(2)), 1));
@@ -289,8 +296,13 @@ fn every_field_of_a_cluster_counts() {
 
 #[test]
 fn what_is_not_an_object_counts_as_well() {
-    let changes: &[fn(&mut State)] =
-        &[|s| s.clock = Timestamp(1), |s| s.level = 1, |s| s.subnets = 1, |s| s.sum.add(1)];
+    let changes: &[fn(&mut State)] = &[
+        |s| s.clock = Timestamp(1),
+        |s| s.level = 1,
+        |s| s.subnets = 1,
+        |s| s.next_member = 1,
+        |s| s.sum.add(1),
+    ];
     check(|state| state.digest().value, &State::new(), changes);
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use warren_types::{
-    Content, ContentId, ContentKind, Id, Node, NodeId, Service, ServiceId, Task, TaskId, Token, TokenId,
-    Volume, VolumeId,
+    Content, ContentId, ContentKind, Id, ManagerId, Member, Node, NodeId, Service, ServiceId, Task, TaskId,
+    Token, TokenId, Volume, VolumeId,
 };
 
 use crate::state::{Kind, Refusal, State};
@@ -92,6 +92,27 @@ impl State {
             only(Kind::Volume, reference, id_range(reference).map(volumes), |volume| volume.id.to_string())
         };
         named.map_or_else(any, Ok)
+    }
+
+    /// The manager of that name, id, unique beginning of an id, or address; a name wins. Of those with one name or
+    /// address, the one that is to stay.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
+    pub fn find_member(&self, reference: &str) -> Result<&Arc<Member>, Refusal> {
+        let place = |member: &&Arc<Member>| (member.removing, self.replacement_of(member.member).is_some());
+        let named = self.members().filter(|member| member.name.as_str() == reference).min_by_key(place);
+        let address = reference.parse().ok();
+        let reached =
+            || self.members().filter(|member| address.as_ref() == Some(&member.address)).min_by_key(place);
+        let any = || {
+            let begins = |(least, greatest)| {
+                let range = ManagerId(least)..=ManagerId(greatest);
+                self.members().filter(move |member| range.contains(&member.id))
+            };
+            only(Kind::Manager, reference, id_range(reference).map(begins), |member| member.id.to_string())
+        };
+        named.or_else(reached).map_or_else(any, Ok)
     }
 
     /// The task of that id (the service's part may be shortened as for a service), or the current task of a

@@ -26,6 +26,7 @@ pub(super) fn stored_node(node: &Node, address_cursor: u32) -> v1::StoredNode {
         labels: node.labels.clone(),
         availability: v1::Availability::from(node.availability).into(),
         conditions: wire_conditions(&node.conditions),
+        member: node.manager.unwrap_or(0),
     }
 }
 
@@ -45,6 +46,7 @@ pub(super) fn node(stored: v1::StoredNode) -> Result<Node, Violations> {
         session: stored.session,
         assignment: stored.assignment,
         conditions: conditions(&stored.conditions)?,
+        manager: (stored.member > 0).then_some(stored.member),
     })
 }
 

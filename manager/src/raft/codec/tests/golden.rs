@@ -118,6 +118,7 @@ fn objects_mean_what_they_meant() {
             Record::Token(_) => "token",
             Record::Content(_) => "content",
             Record::Volume(_) => "volume",
+            Record::Member(_) => "member",
         };
         (format!("{number:02} {kind}"), Entry { bytes, words: format!("{record:#?}") })
     });

@@ -1,5 +1,6 @@
 //! One of everything that is stored, with every field set somewhere: the golden files hold the tests to that.
 
+mod managers;
 mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,9 +10,9 @@ use warren_core::{Command, LEVEL, NewTask, Outcome, State};
 use warren_types::{
     Availability, Bytes, ClusterId, ContentMount, Desired, Device, DeviceAccess, EnvVar, Exit, Health,
     HostEntry, Id, Limits, LogLimits, MilliCpu, Mode, Mount, MountSource, NodeDescription, NodeId, NodeRole,
-    NodeStatus, Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources,
-    RestartCondition, RestartPolicy, Seccomp, ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec,
-    TaskState, Timestamp, TokenHash, TokenId, Ulimit,
+    NodeStatus, OnDisconnect, Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy,
+    Resources, RestartCondition, RestartPolicy, Seccomp, ServiceId, ServiceSpec, TaskId, TaskReport,
+    TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));
@@ -68,6 +69,7 @@ fn task_spec() -> TaskSpec {
             max: 3,
             window: Duration::from_secs(60),
         },
+        on_disconnect: OnDisconnect::StopAfter(Duration::from_secs(30)),
         logs: LogLimits { max_size: Bytes(1 << 20), max_files: 3 },
         ..TaskSpec::new("web:1".parse().unwrap())
     }
@@ -89,6 +91,7 @@ fn spec() -> ServiceSpec {
         task: task_spec(),
         ports: vec![port],
         placement: Placement { constraints: vec![zone], max_per_node: Some(4) },
+        replace_after: Duration::from_secs(90),
     }
 }
 
@@ -101,6 +104,7 @@ fn global() -> ServiceSpec {
         task: TaskSpec::new("agent:1".parse().unwrap()),
         ports: Vec::new(),
         placement: Placement::default(),
+        replace_after: Duration::ZERO,
     }
 }
 
@@ -196,7 +200,7 @@ fn members() -> Vec<(&'static str, Command)> {
         ("join_node", join(name("n2"), description.clone())),
         ("register_node", register(name("n1"), description.clone())),
         ("update_node", Command::UpdateNode { id, version, label_add, label_rm, availability, at }),
-        ("open_session", Command::OpenSession { node, description, at }),
+        ("open_session", Command::OpenSession { node, description, manager: 1, at }),
     ]
 }
 
@@ -254,7 +258,7 @@ fn ends() -> Vec<(&'static str, Command)> {
 
 /// One or more of each command with a name, in an order in which all of them apply but the last.
 pub fn commands() -> Vec<(&'static str, Command)> {
-    [members(), storage::commands(), services(), ends()].concat()
+    [members(), storage::commands(), services(), managers::commands(), ends()].concat()
 }
 
 /// The states after each of the commands. The last but two has every field of every object.

@@ -23,7 +23,9 @@ fn messages() -> BTreeMap<String, BTreeMap<usize, Field>> {
         match *line.split_whitespace().collect::<Vec<_>>() {
             ["message", name, "{"] => message = Some(name),
             ["enum", ..] => message = None,
-            ["map<string,", "string>", name, "=", number] => add(&mut messages, message, "", name, number),
+            ["map<string,", "string>" | "uint64>", name, "=", number] => {
+                add(&mut messages, message, "", name, number)
+            }
             ["map<uint64,", value, name, "=", number] => {
                 // A map is a list of messages, each of a key and a value.
                 let value = value.trim_end_matches('>');

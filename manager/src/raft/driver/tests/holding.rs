@@ -71,6 +71,7 @@ async fn whoever_waits_patiently_is_served_when_there_is_room() {
     let patient = rig.store.propose_patiently(Command::OpenSession {
         node: NODE,
         description: description(),
+        manager: 1,
         at: Timestamp(1),
     });
     let freed = async {
@@ -162,7 +163,11 @@ async fn a_slow_disk_makes_writers_wait_and_share_and_nothing_else() {
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=40).collect::<Vec<u64>>());
     let published = rig.store.read();
-    assert_eq!(published.role, Role { leader: true, term, may_plan: true }, "nobody campaigns");
+    assert_eq!(
+        published.role,
+        Role { leader: true, leader_id: Some(1), term, may_plan: true },
+        "nobody campaigns"
+    );
     assert!(published.log.writes - writes <= 5, "{} writes", published.log.writes - writes);
     rig.stop.cancel();
     rig.end.await.unwrap().unwrap();

@@ -4,15 +4,14 @@ use arbitrary::Result;
 use warren_core::Command;
 use warren_types::{
     ContentId, ContentKind, ContentMount, Mount, MountSource, NodeCondition, SealedContent, ServiceSpec,
-    VolumeDriver, VolumeId,
+    Timestamp, VolumeDriver, VolumeId,
 };
 
 use super::Input;
 
 impl Input<'_> {
-    pub(super) fn storage(&mut self) -> Result<Command> {
-        let at = self.time()?;
-        Ok(match self.byte()? % 9 {
+    pub(super) fn storage(&mut self, kind: u8, at: Timestamp) -> Result<Command> {
+        Ok(match kind % 9 {
             0 => {
                 let (id, kind) = (self.content()?, *self.0.choose(&ContentKind::ALL)?);
                 let (name, labels) = (self.name()?.parse().expect("names are names"), self.labels()?);

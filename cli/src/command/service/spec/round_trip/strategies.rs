@@ -150,7 +150,9 @@ fn task_specs() -> impl Strategy<Value = TaskSpec> {
     let user = option::of("[a-z0-9._]{1,8}(:[a-z0-9]{1,8})?");
     let process = (command, args, env, option::of(paths()), user, vec(names(), 0..3), option::of(names()));
     let grace = between(Duration::ZERO, warren_types::spec::MAX_STOP_GRACE);
-    let life = (vec(host, 0..3), signal, grace, restarts(), logs);
+    let alone = between(warren_types::spec::MIN_STOP_AFTER, warren_types::spec::MAX_DISCONNECT);
+    let alone = option::of(alone).prop_map(|time| time.map_or(OnDisconnect::Keep, OnDisconnect::StopAfter));
+    let life = (vec(host, 0..3), signal, grace, restarts(), logs, alone);
     let sysctls = btree_map("[a-z]{1,4}[.][a-z_]{1,8}", "[^\0\n]{0,8}", 0..3);
     let rest = (bounds(), ulimits(), sysctls, option::of(4096..1u64 << 40), option::of(-1000..=1000));
     let seccomp = select(vec![Seccomp::Default, Seccomp::Unconfined]);
@@ -159,7 +161,7 @@ fn task_specs() -> impl Strategy<Value = TaskSpec> {
     (image, select(PullPolicy::ALL.to_vec()), process, life, rest, rights).prop_map(
         |(image, pull, process, life, rest, rights)| {
             let (command, args, env, workdir, user, groups, hostname) = process;
-            let (hosts, stop_signal, stop_grace, restart, logs) = life;
+            let (hosts, stop_signal, stop_grace, restart, logs, on_disconnect) = life;
             let ((limits, reservations), ulimits, sysctls, shm_size, oom_score_adj) = rest;
             let (switches, cap_add, cap_drop, seccomp, storage) = rights;
             let (devices, mounts, secrets, configs, health) = storage;
@@ -198,6 +200,7 @@ fn task_specs() -> impl Strategy<Value = TaskSpec> {
                 configs,
                 health,
                 restart,
+                on_disconnect,
                 logs,
             }
         },
@@ -224,12 +227,15 @@ pub fn specs() -> impl Strategy<Value = ServiceSpec> {
         "node[.]((name|arch) (==|!=) [a-z]{1,4}|labels[.][a-z]{1,4} (in|notin) [(]a,b[)]|labels[.]x exists)"
             .prop_map(|text| text.parse().unwrap());
     let labels = btree_map("[a-zA-Z0-9._/-]{1,8}", ".{0,8}", 0..4);
-    (name, labels, mode, task_specs(), ports, vec(constraint, 0..3), option::of(1..=u32::MAX)).prop_map(
-        |(name, labels, mode, task, ports, constraints, most)| {
+    let later = between(Duration::ZERO, warren_types::spec::MAX_DISCONNECT);
+    let placed = (vec(constraint, 0..3), option::of(1..=u32::MAX), later);
+    (name, labels, mode, task_specs(), ports, placed).prop_map(
+        |(name, labels, mode, task, ports, (constraints, most, later))| {
             // A global service has one task per node anyway.
             let max_per_node = most.filter(|_| mode != Mode::Global);
             let placement = Placement { constraints, max_per_node };
-            ServiceSpec { name, labels, mode, task, ports, placement }
+            let replace_after = if mode == Mode::Global { Duration::ZERO } else { later };
+            ServiceSpec { name, labels, mode, task, ports, placement, replace_after }
         },
     )
 }

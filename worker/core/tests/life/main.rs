@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod chance;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -15,9 +17,14 @@ use warren_types::spec::{
     ContentMount, HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy,
 };
 use warren_types::{
-    Desired, Exit, Health, Id, ImageDigest, Protocol, PublishMode, PublishedPort, ServiceId, TaskAssignment,
-    TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
+    Desired, Exit, Health, Id, ImageDigest, OnDisconnect, Protocol, PublishMode, PublishedPort, ServiceId,
+    TaskAssignment, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
 };
+
+use crate::chance::{condition, event, lasting_health};
+
+/// How long a task that has everything runs on without a manager.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is really there. It outlives the agent, but for the ports, which the agent's own process holds.
 #[derive(Debug)]
@@ -67,6 +74,8 @@ enum Event {
     Moves,
     /// Managers settle what the image is: what this node said, or what another did.
     Settles(bool),
+    /// The node finds a manager, or loses all of them.
+    Finds(bool),
 }
 
 struct Play {
@@ -75,6 +84,8 @@ struct Play {
     task: TaskAssignment,
     now: Timestamp,
     highest: Option<TaskReport>,
+    /// Since when there has been no manager.
+    alone_since: Option<Timestamp>,
 }
 
 impl Play {
@@ -94,7 +105,8 @@ impl Play {
             deaf,
             starts: 0,
         };
-        Self { world, found: Found::new(now), task: task(condition, has_more), now, highest: None }
+        let task = task(condition, has_more);
+        Self { world, found: Found::new(now), task, now, highest: None, alone_since: None }
     }
 
     /// Does the effect of `action`; the asserts are what must never be asked of a node.
@@ -136,6 +148,10 @@ impl Play {
             Action::Start => {
                 assert_eq!(world.container, Container::Created, "started twice, or before it was made");
                 assert_eq!(self.task.desired, Desired::Running, "started although not wanted");
+                let patience = self.task.spec.on_disconnect.stop_after();
+                let over =
+                    patience.zip(self.found.alone_for).is_some_and(|(patience, alone)| alone >= patience);
+                assert!(!over, "started without a manager, when another may run in its place");
                 world.container = Container::Running { since: self.now };
                 world.starts += 1;
             }
@@ -178,6 +194,7 @@ impl Play {
 
     /// Asks `step` once and lets the answer meet its fate.
     fn act(&mut self, fate: Fate) -> Step {
+        self.found.alone_for = self.alone_since.map(|since| self.now.since(since));
         let answer = step(Some(&self.task), &self.found, self.now);
         let Step::Do(action) = &answer else {
             assert_eq!(step(Some(&self.task), &self.found, self.now), answer, "asked twice");
@@ -283,6 +300,8 @@ impl Play {
                     self.found.checked(Checked { health: *health, reason: "it said".into() });
                 }
             }
+            Event::Finds(true) => self.alone_since = None,
+            Event::Finds(false) => self.alone_since = self.alone_since.or(Some(self.now)),
             Event::Moves => self.world.registry = digest('b'),
             Event::Settles(by_another) => {
                 let said = self.highest.as_ref().and_then(|said| said.image.clone());
@@ -304,6 +323,7 @@ impl Play {
 
     /// Without further faults the task comes to rest; time passes only as far as `step` asks for.
     fn settle(&mut self) {
+        self.meet(&Event::Finds(true));
         for _ in 0..200 {
             match self.act(Fate::Succeeds) {
                 Step::Do(_) => (),
@@ -391,52 +411,9 @@ fn full() -> TaskSpec {
         mounts: vec![Mount { target: "/data".into(), source, read_only: false }],
         secrets: vec![ContentMount::new("db".parse().unwrap())],
         health: Some(HealthCheck::new(Probe::Tcp { port: 80 })),
+        on_disconnect: OnDisconnect::StopAfter(PATIENCE),
         ..TaskSpec::new("demo:1".parse().unwrap())
     }
-}
-
-fn fate() -> impl Strategy<Value = Fate> {
-    prop_oneof![
-        10 => Just(Fate::Succeeds),
-        1 => Just(Fate::FailsBefore),
-        1 => Just(Fate::FailsAfter),
-        1 => Just(Fate::CrashesBefore),
-        1 => Just(Fate::CrashesAfter),
-    ]
-}
-
-fn health() -> impl Strategy<Value = Health> {
-    prop::sample::select(vec![Health::Starting, Health::Healthy, Health::Unhealthy])
-}
-
-/// What checks say of a process of which one has succeeded.
-fn lasting_health() -> impl Strategy<Value = Health> {
-    prop::sample::select(vec![Health::Healthy, Health::Unhealthy])
-}
-
-fn condition() -> impl Strategy<Value = RestartCondition> {
-    prop::sample::select(RestartCondition::ALL.to_vec())
-}
-
-fn event(refusals: u32) -> impl Strategy<Value = Event> {
-    let desired = prop_oneof![
-        8 => Just(Desired::Running),
-        1 => Just(Desired::Shutdown),
-        1 => Just(Desired::Remove),
-    ];
-    let rare =
-        vec![Event::LosesProcess, Event::Stumbles, Event::LosesImage, Event::LosesContents, Event::Moves];
-    let rare = prop::sample::select(rare);
-    prop_oneof![
-        30 => fate().prop_map(Event::Acts),
-        refusals => Just(Event::Acts(Fate::Refused)),
-        3 => (0..3i32).prop_map(Event::Exits),
-        2 => desired.prop_map(Event::Desires),
-        4 => (0..400u64).prop_map(Event::Passes),
-        5 => rare,
-        4 => health().prop_map(Event::Checks),
-        2 => any::<bool>().prop_map(Event::Settles),
-    ]
 }
 
 fn run(deaf: bool, condition: RestartCondition, has_more: bool, events: &[Event]) -> Play {
@@ -513,6 +490,34 @@ proptest! {
         play.settle();
         play.at_rest();
         prop_assert!(play.highest.unwrap().removed);
+    }
+
+    /// A node that stays without managers runs nothing that minds for longer than its time, the stop included, and says
+    /// so when it finds one.
+    #[test]
+    fn nothing_that_minds_outlasts_its_time_without_a_manager(
+        deaf: bool,
+        condition in condition(),
+        events in prop::collection::vec(event(0), 0..80),
+    ) {
+        let mut play = Play::new(deaf, condition, true);
+        for event in &events {
+            play.meet(event);
+        }
+        play.meet(&Event::Finds(false));
+        play.now = play.now + PATIENCE;
+        let last = play.now + play.task.spec.stop_grace;
+        for _ in 0..200 {
+            match play.act(Fate::Succeeds) {
+                Step::Do(_) => (),
+                Step::WaitUntil(moment) if moment <= last => play.now = moment,
+                Step::WaitUntil(_) | Step::Settled => break,
+            }
+        }
+        prop_assert!(!play.world.container.is_running(), "{:?} {:?}", play.world, play.found);
+        prop_assert!(!play.world.serving);
+        play.settle();
+        play.at_rest();
     }
 
     /// A crash between any two actions of a life without other faults neither starts a process twice nor

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use warren_client::Address;
+use warren_types::{ManagerAddress, ParseAddressError};
 
 /// Where other machines reach this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +15,23 @@ pub struct Advertise {
     pub port: Option<u16>,
 }
 
+impl Advertise {
+    /// The whole address of a manager that listens on this port.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn at(&self, bound: u16) -> Result<ManagerAddress, ParseAddressError> {
+        let port = self.port.unwrap_or(bound);
+        Self { host: self.host.clone(), port: Some(port) }.to_string().parse()
+    }
+}
+
+impl From<ManagerAddress> for Advertise {
+    fn from(address: ManagerAddress) -> Self {
+        Self { host: address.host().to_owned(), port: Some(address.port()) }
+    }
+}
+
 impl FromStr for Advertise {
     type Err = String;
 
@@ -23,14 +40,14 @@ impl FromStr for Advertise {
             return Ok(Self { host: ip.to_string(), port: None });
         }
         // A name without a port is one that has a port when one is added.
-        let (address, given) = match text.parse::<Address>() {
-            Ok(_) => (text.to_owned(), true),
-            Err(_) => (format!("{text}:1"), false),
-        };
-        let known = address.parse::<Address>().ok().and_then(|_| address.rsplit_once(':'));
-        let (host, port) = known.ok_or("give HOST or HOST:PORT, like 10.0.0.7:8080")?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Ok(Self { host, port: port.parse().ok().filter(|_| given) })
+        let wrong = |_| "give HOST or HOST:PORT, like 10.0.0.7:8080".to_owned();
+        match text.parse::<ManagerAddress>() {
+            Ok(address) => Ok(address.into()),
+            Err(_) => {
+                let address = format!("{text}:1").parse::<ManagerAddress>().map_err(wrong)?;
+                Ok(Self { host: address.host().to_owned(), port: None })
+            }
+        }
     }
 }
 
@@ -55,6 +72,8 @@ mod tests {
             assert_eq!(advertise.to_string(), text);
             assert_eq!(advertise.port.is_some(), text.contains(':') && text != "::1", "{text}");
         }
+        let at = |text: &str| text.parse::<Advertise>().unwrap().at(9).unwrap().to_string();
+        assert_eq!(["a", "a:1", "::1"].map(at), ["a:9", "a:1", "[::1]:9"]);
         for bad in ["", ":80", "a b", "a:x", "a:0"] {
             assert!(bad.parse::<Advertise>().is_err(), "{bad}");
         }

@@ -1,0 +1,256 @@
+//! A manager, and its place among the others.
+
+use serde::Serialize;
+use warren_proto::v1;
+use warren_types::Timestamp;
+
+use super::{Time, age, given, short_id};
+use crate::failure::Failure;
+use crate::output::{Column, Row, column, wide};
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ManagerView {
+    id: String,
+    /// Its id in the raft group.
+    member: u64,
+    name: String,
+    address: String,
+    version: u64,
+    created_at: Time,
+    /// What people want it to be: voter or learner.
+    wanted: &'static str,
+    /// What it is; left out while it is not in the group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suffrage: Option<&'static str>,
+    leader: bool,
+    /// `READY` or `UNREACHABLE`.
+    status: &'static str,
+    /// It is on its way out.
+    removing: bool,
+    /// How far it has applied the log; left out where it does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    applied: Option<u64>,
+    /// Left out where it does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warren_version: Option<String>,
+    /// Workers that are connected to it.
+    sessions: u32,
+    /// Why it is not what is wanted, or what is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl TryFrom<v1::Manager> for ManagerView {
+    type Error = Failure;
+
+    fn try_from(wire: v1::Manager) -> Result<Self, Failure> {
+        let unreadable = |field: &str, found: i32| {
+            Failure::not_understood("the manager cannot be shown", format!("{field}: {found} is not known"))
+        };
+        let word = |field: &str, found: i32| match v1::Suffrage::try_from(found) {
+            Ok(v1::Suffrage::Unspecified) => Ok(None),
+            Ok(v1::Suffrage::Voter) => Ok(Some("voter")),
+            Ok(v1::Suffrage::Learner) => Ok(Some("learner")),
+            Err(_) => Err(unreadable(field, found)),
+        };
+        let status = match v1::ManagerStatus::try_from(wire.status) {
+            Ok(v1::ManagerStatus::Ready) => "READY",
+            Ok(v1::ManagerStatus::Unreachable) => "UNREACHABLE",
+            Ok(v1::ManagerStatus::Unspecified) => "UNKNOWN",
+            Err(_) => return Err(unreadable("status", wire.status)),
+        };
+        let wanted = word("wanted", wire.wanted)?.ok_or_else(|| unreadable("wanted", wire.wanted))?;
+        let suffrage = word("suffrage", wire.suffrage)?;
+        let v1::Manager { id, member, name, address, version, created_at, leader, applied, .. } = wire;
+        let v1::Manager { warren_version, reason, removing, sessions, .. } = wire;
+        Ok(Self {
+            id,
+            member,
+            name,
+            address,
+            version,
+            created_at: Time::new(created_at),
+            wanted,
+            suffrage,
+            leader,
+            status,
+            removing,
+            applied: (applied > 0).then_some(applied),
+            warren_version: given(warren_version),
+            sessions,
+            reason: given(reason),
+        })
+    }
+}
+
+impl ManagerView {
+    /// For people.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether a person means this one by `text`: its name, address, id, or the beginning of its id.
+    pub fn is_called(&self, text: &str) -> bool {
+        self.name == text || self.address == text || (!text.is_empty() && self.id.starts_with(text))
+    }
+
+    /// `leader`, `voter`, `learner`, or what it is before it is in the group.
+    fn role(&self) -> &'static str {
+        match (self.leader, self.suffrage) {
+            (true, _) => "leader",
+            (false, Some(suffrage)) => suffrage,
+            (false, None) => "joining",
+        }
+    }
+}
+
+impl Row for ManagerView {
+    const COLUMNS: &'static [Column] = &[
+        column("NAME"),
+        column("ROLE"),
+        column("STATUS"),
+        column("ADDRESS"),
+        column("SESSIONS"),
+        column("AGE"),
+        wide("WANTED"),
+        wide("MEMBER"),
+        wide("APPLIED"),
+        wide("WARREN"),
+        column("ID"),
+        column("REASON"),
+    ];
+
+    fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.role().to_owned(),
+            if self.removing { format!("{} (removing)", self.status) } else { self.status.to_owned() },
+            self.address.clone(),
+            self.sessions.to_string(),
+            age(self.created_at.0, now),
+            self.wanted.to_owned(),
+            self.member.to_string(),
+            self.applied.map(|applied| applied.to_string()).unwrap_or_default(),
+            self.warren_version.clone().unwrap_or_default(),
+            if wide { self.id.clone() } else { short_id(&self.id) },
+            self.reason.clone().unwrap_or_default(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Format;
+    use crate::output::tests::{rendered, shown, upright};
+
+    fn wire() -> v1::Manager {
+        v1::Manager {
+            id: "3k2v9x0000000000000000abc".into(),
+            member: 1,
+            name: "n1".into(),
+            address: "10.0.0.1:8080".into(),
+            version: 9,
+            created_at: 1000,
+            wanted: v1::Suffrage::Voter.into(),
+            suffrage: v1::Suffrage::Voter.into(),
+            leader: true,
+            status: v1::ManagerStatus::Ready.into(),
+            applied: 42,
+            warren_version: "0.6.0".into(),
+            reason: String::new(),
+            removing: false,
+            sessions: 3,
+        }
+    }
+
+    fn second() -> v1::Manager {
+        v1::Manager {
+            member: 2,
+            name: "n2".into(),
+            address: "10.0.0.2:8080".into(),
+            suffrage: v1::Suffrage::Learner.into(),
+            leader: false,
+            reason: "it is 7 entries behind".into(),
+            sessions: 0,
+            ..wire()
+        }
+    }
+
+    #[test]
+    fn managers_have_a_line_each() {
+        let gone = v1::Manager {
+            member: 3,
+            name: "n3".into(),
+            address: "10.0.0.3:8080".into(),
+            suffrage: v1::Suffrage::Unspecified.into(),
+            status: v1::ManagerStatus::Unreachable.into(),
+            removing: true,
+            applied: 0,
+            warren_version: String::new(),
+            reason: "it is being removed".into(),
+            ..second()
+        };
+        let managers = [wire(), second(), gone].map(|wire| ManagerView::try_from(wire).unwrap());
+        insta::assert_snapshot!(shown(&managers, false, Timestamp(6000)), @r"
+        NAME   ROLE      STATUS                   ADDRESS         SESSIONS   AGE   ID           REASON
+        n1     leader    READY                    10.0.0.1:8080   3          5s    3k2v9x0000
+        n2     learner   READY                    10.0.0.2:8080   0          5s    3k2v9x0000   it is 7 entries behind
+        n3     joining   UNREACHABLE (removing)   10.0.0.3:8080   0          5s    3k2v9x0000   it is being removed
+        ");
+        insta::assert_snapshot!(upright(&managers[0], Timestamp(6000)), @r"
+        NAME n1
+        ROLE leader
+        STATUS READY
+        ADDRESS 10.0.0.1:8080
+        SESSIONS 3
+        AGE 5s
+        WANTED voter
+        MEMBER 1
+        APPLIED 42
+        WARREN 0.6.0
+        ID 3k2v9x0000000000000000abc
+        REASON
+        ");
+    }
+
+    #[test]
+    fn documents_have_everything_and_keep_their_shape() {
+        insta::assert_snapshot!(rendered(Format::Yaml, &ManagerView::try_from(wire()).unwrap()), @r#"
+        id: 3k2v9x0000000000000000abc
+        member: 1
+        name: n1
+        address: 10.0.0.1:8080
+        version: 9
+        createdAt: "1970-01-01T00:00:01.000Z"
+        wanted: voter
+        suffrage: voter
+        leader: true
+        status: READY
+        removing: false
+        applied: 42
+        warrenVersion: "0.6.0"
+        sessions: 3
+        "#);
+    }
+
+    #[test]
+    fn what_a_later_version_says_is_not_guessed() {
+        for strange in [
+            v1::Manager { wanted: 9, ..wire() },
+            v1::Manager { wanted: 0, ..wire() },
+            v1::Manager { suffrage: 9, ..wire() },
+            v1::Manager { status: 9, ..wire() },
+        ] {
+            assert!(ManagerView::try_from(strange).unwrap_err().why.contains("not understood"));
+        }
+    }
+
+    #[test]
+    fn a_manager_is_called_by_what_people_see() {
+        let manager = ManagerView::try_from(wire()).unwrap();
+        assert!(["n1", "10.0.0.1:8080", "3k2"].iter().all(|text| manager.is_called(text)));
+        assert!(["", "n", "10.0.0.1", "k2"].iter().all(|text| !manager.is_called(text)));
+    }
+}

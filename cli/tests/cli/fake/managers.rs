@@ -1,0 +1,133 @@
+//! Managers: `m1` leads, `m2` votes, `m3` does not answer. Nobody can go on without `m1`.
+
+use tonic::{Code, Request, Response, Status};
+use warren_proto::{Problem, v1};
+
+use super::{Api, Stream, missing};
+
+/// A backup that a manager wrote; its passphrase is `correct horse`.
+pub const BACKUP: &[u8] = include_bytes!("../../../../manager/src/recovery/backup/golden/backup.1");
+
+pub fn manager(member: u64) -> v1::Manager {
+    let voter = v1::Suffrage::Voter;
+    v1::Manager {
+        id: format!("{member}{}", "0".repeat(24)),
+        member,
+        name: format!("m{member}"),
+        address: format!("10.0.0.{member}:8080"),
+        version: 1,
+        created_at: 1000,
+        wanted: voter.into(),
+        suffrage: voter.into(),
+        leader: member == 1,
+        status: match member {
+            3 => v1::ManagerStatus::Unreachable.into(),
+            _ => v1::ManagerStatus::Ready.into(),
+        },
+        applied: 7,
+        warren_version: "0.1.0".into(),
+        ..v1::Manager::default()
+    }
+}
+
+fn refused(reason: &str, message: &str) -> Status {
+    Problem::new(Code::FailedPrecondition, reason, message).into()
+}
+
+impl Api {
+    fn manager(&self, reference: &str) -> Result<v1::Manager, Status> {
+        let state = self.0.lock().unwrap();
+        let found = state.managers_there.iter().find(|it| it.name == reference || it.address == reference);
+        found.cloned().ok_or_else(|| missing("manager", reference))
+    }
+
+    fn keep(&self, manager: &v1::Manager) {
+        let mut state = self.0.lock().unwrap();
+        let known = state.managers_there.iter_mut().find(|known| known.member == manager.member);
+        known.unwrap().clone_from(manager);
+    }
+}
+
+#[tonic::async_trait]
+impl v1::managers_server::Managers for Api {
+    type BackupStream = Stream<v1::BackupChunk>;
+
+    async fn join(
+        &self,
+        _: Request<v1::JoinManagerRequest>,
+    ) -> Result<Response<v1::JoinManagerResponse>, Status> {
+        Err(Status::unauthenticated("nobody joins here"))
+    }
+
+    async fn list(
+        &self,
+        _: Request<v1::ListManagersRequest>,
+    ) -> Result<Response<v1::ListManagersResponse>, Status> {
+        let managers = self.0.lock().unwrap().managers_there.clone();
+        Ok(Response::new(v1::ListManagersResponse { managers, term: 3 }))
+    }
+
+    async fn update(
+        &self,
+        request: Request<v1::UpdateManagerRequest>,
+    ) -> Result<Response<v1::Manager>, Status> {
+        let v1::UpdateManagerRequest { reference, wanted, address, .. } = request.into_inner();
+        let mut manager = self.manager(&reference)?;
+        if wanted == i32::from(v1::Suffrage::Learner) && manager.leader {
+            return Err(refused(
+                "WOULD_LOSE_QUORUM",
+                "the others could not go on without manager m1: so it is",
+            ));
+        }
+        if wanted != 0 {
+            manager.wanted = wanted;
+            manager.reason = "it takes a while".into();
+        }
+        if !address.is_empty() {
+            manager.address = address;
+        }
+        self.keep(&manager);
+        Ok(Response::new(manager))
+    }
+
+    async fn remove(
+        &self,
+        request: Request<v1::RemoveManagerRequest>,
+    ) -> Result<Response<v1::Manager>, Status> {
+        let v1::RemoveManagerRequest { reference, force } = request.into_inner();
+        let manager = self.manager(&reference)?;
+        if manager.status() == v1::ManagerStatus::Ready && !force {
+            return Err(refused("MANAGER_ANSWERS", "manager m2 answers; repeat this with --force"));
+        }
+        self.0.lock().unwrap().managers_there.retain(|known| known.member != manager.member);
+        Ok(Response::new(v1::Manager { removing: true, ..manager }))
+    }
+
+    async fn transfer_leadership(
+        &self,
+        request: Request<v1::TransferLeadershipRequest>,
+    ) -> Result<Response<v1::Manager>, Status> {
+        let to = request.into_inner().to;
+        let mut manager = self.manager(if to.is_empty() { "m2" } else { &to })?;
+        for known in &mut self.0.lock().unwrap().managers_there {
+            known.leader = false;
+        }
+        manager.leader = true;
+        self.keep(&manager);
+        Ok(Response::new(manager))
+    }
+
+    async fn backup(
+        &self,
+        request: Request<v1::BackupRequest>,
+    ) -> Result<Response<Self::BackupStream>, Status> {
+        // One that it did not write with this passphrase, unless that is the right one; or one that breaks off.
+        let broken = request.into_inner().passphrase == "breaks off";
+        let chunks = BACKUP.chunks(500).map(|chunk| Ok(v1::BackupChunk { data: chunk.to_vec().into() }));
+        let chunks: Vec<_> = match broken {
+            false => chunks.collect(),
+            true => chunks.take(1).chain([Err(Status::internal("the backup broke off"))]).collect(),
+        };
+        Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
+    }
+}

@@ -1,0 +1,125 @@
+//! `warren manager ...`: who the managers are, what becomes of them, and what is kept of them.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::fake::BACKUP;
+use crate::person::Person;
+
+fn names(person: &Person) -> Vec<String> {
+    let listed: Value = serde_json::from_str(&person.ok(&["manager", "ls", "-o", "json"])).unwrap();
+    let names = listed.as_array().unwrap().iter().map(|manager| manager["name"].as_str().unwrap().to_owned());
+    names.collect()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn managers_are_listed_and_shown() {
+    let person = Person::new();
+    let listed = person.ok(&["manager", "ls"]);
+    let line = |number| listed.lines().nth(number).unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(line(1)[..4], ["m1", "leader", "READY", "10.0.0.1:8080"]);
+    assert_eq!(line(3)[..4], ["m3", "voter", "UNREACHABLE", "10.0.0.3:8080"]);
+    for called in ["m2", "10.0.0.2:8080", "20"] {
+        let shown = person.ok(&["manager", "inspect", called, "-o", "json"]);
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!((&shown["name"], &shown["wanted"]), (&json!("m2"), &json!("voter")), "{called}");
+    }
+    person.fails(3, &["manager", "inspect", "m9"]);
+}
+
+#[test]
+fn managers_get_and_lose_their_votes_and_the_lead() {
+    let person = Person::new();
+    let ran = person.warren(&["manager", "demote", "m2"]);
+    assert_eq!((ran.stdout.as_str(), ran.code), ("m2\n", 0));
+    assert_eq!(ran.stderr, "manager m2 will be a learner: it takes a while\n");
+    let ran = person.warren(&["manager", "promote", "m2"]);
+    assert_eq!(ran.stderr, "manager m2 is a voter\n");
+    let said = person.fails(4, &["manager", "demote", "m1"]);
+    let hint = "try: see that the others are ready with `warren manager ls`, then try again\n";
+    assert!(said.contains("could not go on without manager m1") && said.ends_with(hint), "{said}");
+    assert_eq!(person.warren(&["manager", "transfer-leadership"]).stderr, "manager m2 leads\n");
+    assert_eq!(person.ok(&["manager", "transfer-leadership", "m3"]), "m3\n");
+    let ran = person.warren(&["manager", "update", "m2", "--advertise=b:1"]);
+    assert_eq!(ran.stderr, "manager m2 is reached at b:1 from now on\n");
+    person.fails(2, &["manager", "update", "m2", "--advertise=b"]);
+    person.fails(3, &["manager", "promote", "m9"]);
+}
+
+#[test]
+fn a_manager_that_answers_stays_unless_it_must_go() {
+    let person = Person::new();
+    let said = person.fails(4, &["manager", "rm", "m2"]);
+    assert!(said.contains("manager m2 answers") && said.contains("or give --force: m2 stops then"), "{said}");
+    assert_eq!(person.ok(&["manager", "rm", "m3"]), "m3\n");
+    let ran = person.warren(&["manager", "rm", "--force", "m2"]);
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("m2\n", "manager m2 leaves the cluster\n"));
+    assert_eq!(names(&person), ["m1"]);
+}
+
+#[test]
+fn a_backup_is_read_back_before_it_gets_its_name() {
+    let person = Person::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (file, words) = (dir.path().join("backup"), dir.path().join("words"));
+    let words_are = |words_said: &str| std::fs::write(&words, format!("{words_said}\n")).unwrap();
+    let backup = ["manager", "backup", text(&file), "--passphrase-file", text(&words)];
+    let files = || std::fs::read_dir(dir.path()).unwrap().count();
+
+    words_are("short");
+    assert!(person.fails(2, &backup).contains("has 5 characters; give at least 8"));
+    words_are("wrong horse");
+    assert!(person.fails(1, &backup).contains("does not read back as it should"));
+    words_are("breaks off");
+    assert!(person.fails(1, &backup).contains("the backup broke off"));
+    assert_eq!(files(), 1, "only the passphrase: what was not finished is gone");
+
+    words_are("correct horse");
+    let ran = person.warren(&backup);
+    assert_eq!((ran.code, ran.stdout.trim()), (0, text(&file)), "{ran:?}");
+    assert!(ran.stderr.contains("is written and was read back"), "{ran:?}");
+    assert_eq!(std::fs::read(&file).unwrap(), BACKUP);
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(person.fails(4, &backup).contains("exists"));
+    let asked = person.fails(2, &["manager", "backup", "x"]);
+    assert!(asked.contains("give a file with --passphrase-file"), "{asked}");
+}
+
+#[test]
+fn a_backup_makes_a_manager_where_there_is_none() {
+    let person = Person::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (file, words, data) = (dir.path().join("backup"), dir.path().join("words"), dir.path().join("data"));
+    std::fs::write(&file, BACKUP).unwrap();
+    std::fs::write(&words, "correct horse").unwrap();
+    let restore = |more: &[&str]| {
+        let fixed = ["manager", "restore", text(&file), "--passphrase-file", text(&words)];
+        let fixed = [&fixed[..], &["--data-dir", text(&data), "--manager-only", "--node-name=m9"]].concat();
+        [&fixed[..], more].concat().into_iter().map(str::to_owned).collect::<Vec<String>>()
+    };
+    let run = |more: &[&str]| {
+        let arguments = restore(more);
+        person.warren(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    std::fs::write(&words, "wrong horse").unwrap();
+    let ran = run(&[]);
+    assert!(ran.code == 1 && ran.stderr.contains("does not open"), "{ran:?}");
+    std::fs::write(&words, "correct horse").unwrap();
+    let ran = run(&["--cluster-range=10.9.0.0/16"]);
+    assert!(ran.code == 2 && ran.stderr.contains("--cluster-range says others"), "{ran:?}");
+    assert!(!data.join("manager").exists());
+
+    let ran = run(&["--advertise=127.0.0.1:1"]);
+    assert!(ran.code == 0 && ran.stdout.contains("warren manager run"), "{ran:?}");
+    let kept = std::fs::read_to_string(data.join("node.toml")).unwrap();
+    assert!(kept.contains("cluster-range = [\"10.210.0.0/16\"]") && kept.contains("name = \"m9\""), "{kept}");
+    assert!(data.join("manager/member").exists() && !data.join("manager.restoring").exists());
+    let again = run(&[]);
+    assert!(again.code == 4 && again.stderr.contains("holds a manager already"), "{again:?}");
+}

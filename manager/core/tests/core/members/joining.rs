@@ -1,0 +1,178 @@
+//! Joining with a token, and taking the place of a manager whose machine lost its data.
+
+use std::time::Duration;
+
+use warren_core::state::MAX_MEMBERS;
+
+use super::*;
+
+fn uses(world: &World) -> u32 {
+    world.state.token(&TokenId(Id(1))).unwrap().uses
+}
+
+#[test]
+fn a_token_of_managers_is_used_once_per_machine() {
+    let mut world = World::new();
+    world.accept(create_token(NodeRole::Manager, Some(1)));
+    let early = "the first manager has not said who it is yet; repeat this in a moment";
+    assert_eq!(world.refuse(join(&world, 2, "m2", "h2")), early);
+    world.accept(register(&world, 1, 1));
+    let answer = world.accept(join(&world, 2, "m2", "h2"));
+    assert_eq!(answer, Answer::Member { member: 2, version: 5 });
+    assert_eq!(
+        world.run(&join(&world, 2, "renamed", "h7")),
+        Outcome::Unchanged { answer },
+        "it may not know that it did"
+    );
+    assert_eq!(uses(&world), 1);
+    let refusal = world.refuse(join(&world, 3, "m3", "h3"));
+    assert!(refusal.starts_with("the token has been used 1 times, as often as it may"), "{refusal}");
+    let joined = world.state.member(2).unwrap();
+    assert_eq!((joined.wanted, joined.replaces, joined.level), (Suffrage::Voter, None, LEVEL));
+}
+
+#[test]
+fn each_token_is_for_one_role() {
+    let mut world = world(1);
+    let node = |world: &World| Command::JoinNode {
+        hash: secret(),
+        id: node_id(1),
+        name: "n1".parse().unwrap(),
+        description: description(resources(1000, 512)),
+        at: world.now,
+    };
+    let text = "the token is for a manager, not for a worker: join with `warren manager join`, or make another one \
+                with `warren token create --role worker`";
+    assert_eq!(world.refuse(node(&world)), text);
+    world.accept(Command::RemoveToken { id: TokenId(Id(1)), at: world.now });
+    world.accept(create_token(NodeRole::Worker, None));
+    let text = "the token is for a worker, not for a manager: join with `warren worker join`, or make another one with \
+                `warren token create --role manager`";
+    assert_eq!(world.refuse(join(&world, 2, "m2", "h2")), text);
+    assert_eq!(uses(&world), 0);
+    world.accept(node(&world));
+}
+
+#[test]
+fn joins_that_are_refused_use_nothing() {
+    let mut world = world(2);
+    world.accept(remove(2));
+    let old = |level| match join(&World::new(), 3, "m3", "h3") {
+        Command::JoinManager { hash, id, name, address, at, .. } => {
+            Command::JoinManager { hash, id, name, address, level, at }
+        }
+        other => panic!("{other:?}"),
+    };
+    let table = [
+        (join(&world, 3, "m1", "h3"), "manager m1 already exists; choose another name or remove it first"),
+        (
+            old(LEVEL - 1),
+            "the cluster is at level 2 and this manager's version of Warren supports levels up to 1; install",
+        ),
+        (join(&world, 2, "m2", "h2"), "manager m2 is being removed; wait until it is gone"),
+    ];
+    for (command, wanted) in table {
+        let found = world.refuse(command);
+        assert!(found.starts_with(wanted), "{found}");
+    }
+    assert_eq!((uses(&world), world.state.next_member()), (1, 3));
+    world.accept(old(LEVEL + 1));
+    world.wait(Duration::from_secs(1));
+    world.accept(Command::RemoveToken { id: TokenId(Id(1)), at: world.now });
+    assert!(world.refuse(join(&world, 4, "m4", "h4")).starts_with("the token is not known"));
+}
+
+#[test]
+fn there_are_only_so_many_managers() {
+    let mut world = world(MAX_MEMBERS as u128);
+    let full = "there are 16 managers and may be 16; remove one first (`warren manager ls`)";
+    assert_eq!(world.refuse(join(&world, 99, "m99", "h99")), full);
+    world.accept(remove(2));
+    assert_eq!(world.refuse(join(&world, 99, "m99", "h99")), full, "it is still there");
+    world.accept(delete(2));
+    world.accept(join(&world, 99, "m99", "h99"));
+}
+
+#[test]
+fn a_machine_that_comes_back_without_its_data_takes_its_old_place() {
+    let mut world = world(3);
+    world.accept(join(&world, 4, "m2", "h2"));
+    assert_eq!(
+        shown(&world)[1..],
+        [(2, "m2", None, false), (3, "m3", None, false), (4, "m2", Some(2), false)]
+    );
+    // The name of the one that is replaced is still its own.
+    assert!(world.refuse(join(&world, 5, "m2", "h5")).starts_with("manager m2 already exists"));
+    world.accept(delete(2));
+    assert_eq!(shown(&world)[1..], [(3, "m3", None, false), (4, "m2", None, false)]);
+    // Once more, and now that one is the old one.
+    world.accept(join(&world, 5, "other", "h2"));
+    assert_eq!(shown(&world)[2..], [(4, "m2", None, false), (5, "other", Some(4), false)]);
+}
+
+#[test]
+fn of_a_machine_that_lost_its_data_twice_the_one_in_between_goes() {
+    let mut world = world(3);
+    for id in 4..=6 {
+        world.accept(join(&world, id, "m2", "h2"));
+    }
+    let wanted = [
+        (2, "m2", None, false),
+        (3, "m3", None, false),
+        (4, "m2", None, true),
+        (5, "m2", None, true),
+        (6, "m2", Some(2), false),
+    ];
+    assert_eq!(shown(&world)[1..], wanted);
+    world.accept(delete(5));
+    world.accept(delete(4));
+    world.accept(delete(2));
+    assert_eq!(shown(&world)[1..], [(3, "m3", None, false), (6, "m2", None, false)]);
+}
+
+#[test]
+fn a_manager_that_is_being_removed_is_not_replaced_but_gives_its_name_and_address_up() {
+    let mut world = world(3);
+    world.accept(remove(2));
+    world.accept(join(&world, 4, "m2", "h2"));
+    assert_eq!(shown(&world)[1..], [(2, "m2", None, true), (3, "m3", None, false), (4, "m2", None, false)]);
+}
+
+#[test]
+fn a_replacement_that_is_removed_leaves_the_old_one_as_it_was() {
+    let mut world = world(2);
+    world.accept(join(&world, 3, "new", "h2"));
+    world.accept(remove(3));
+    assert_eq!(shown(&world)[1..], [(2, "m2", None, false), (3, "new", None, true)]);
+    world.accept(delete(3));
+    assert!(world.refuse(delete(2)).starts_with("manager m2 is neither being removed nor replaced"));
+}
+
+/// Who is being replaced may never come back, so the others cannot go because of it.
+#[test]
+fn who_is_replaced_does_not_count_as_one_that_votes() {
+    let mut world = world(2);
+    world.accept(join(&world, 3, "m2", "h2"));
+    world.accept(remove(1));
+    for command in [remove(3), want(3, Suffrage::Learner)] {
+        assert!(world.refuse(command).starts_with("manager m2 is the last one that is to vote"));
+    }
+    world.accept(remove(2));
+    assert_eq!(shown(&world)[1..], [(2, "m2", None, true), (3, "m2", Some(2), false)]);
+}
+
+#[test]
+fn a_replacement_that_moved_away_does_not_give_the_old_address_to_a_third() {
+    let mut world = world(2);
+    world.accept(join(&world, 3, "new", "h2"));
+    let address = Some(address("h3"));
+    world.accept(Command::UpdateMember { member: 3, version: None, wanted: None, address, at: world.now });
+    let taken = "h2:8080 is the address of manager m2; give this one's own address, or remove m2 first";
+    assert_eq!(world.refuse(join(&world, 4, "m4", "h2")), taken);
+    world.accept(remove(2));
+    world.accept(join(&world, 4, "m4", "h2"));
+    assert_eq!(
+        shown(&world)[1..],
+        [(2, "m2", None, true), (3, "new", Some(2), false), (4, "m4", None, false)]
+    );
+}

@@ -1,0 +1,225 @@
+use super::*;
+use std::time::Duration;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// With an agent, as a hybrid manager has it.
+fn open(dir: &Path, create: bool, now: SystemTime) -> Result<Keys, CaError> {
+    let keys = Keys::open(dir, create, now)?;
+    keys.ensure_agent(|| Ok(NodeId(new_id())), now)?;
+    Ok(keys)
+}
+
+fn agent(keys: &Keys) -> LocalAgent {
+    keys.agent().borrow().clone().unwrap()
+}
+
+#[test]
+fn a_cluster_is_made_once_and_only_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    assert!(matches!(open(dir.path(), false, now), Err(CaError::NoCluster(_))));
+    let first = open(dir.path(), true, now).unwrap();
+    let again = open(dir.path(), true, now).unwrap();
+    assert_eq!(first.cluster, again.cluster);
+    assert_eq!(first.id, again.id);
+    assert_eq!(agent(&first).id, agent(&again).id);
+    assert_eq!(agent(&first).credentials.certificate_pem(), agent(&again).credentials.certificate_pem());
+}
+
+#[test]
+fn a_missing_file_is_made_again_and_an_old_one_renewed() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let first = open(dir.path(), true, now).unwrap();
+    std::fs::remove_file(dir.path().join("admin.pem")).unwrap();
+    let later = open(dir.path(), false, now + 50 * DAY).unwrap();
+    assert_eq!(later.admin().borrow().identity(), first.admin().borrow().identity());
+    assert_eq!(later.manager.identity(), first.manager.identity());
+    let (old, new) = (agent(&first).credentials, agent(&later).credentials);
+    assert!(new.identity() == old.identity() && new.expires_at() > old.expires_at());
+}
+
+#[test]
+fn what_was_issued_under_a_clock_that_was_ahead_is_issued_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let keys = open(dir.path(), true, now + 20 * DAY).unwrap();
+    let issued = |file: &str| Credentials::load(&dir.path().join(file)).unwrap().issued_at();
+    keys.renew(now, u64::MAX).unwrap();
+    let files = [MANAGER_FILE, ADMIN_FILE, NODE_FILE];
+    files.iter().for_each(|file| assert!(issued(file) <= now, "{file} by a manager that runs"));
+    drop(keys);
+    let ahead =
+        Issuer { dir: dir.path(), authority: &Keys::open(dir.path(), false, now).unwrap().authority, now };
+    let ahead = Issuer { now: now + DAY, ..ahead };
+    for file in files {
+        let identity = Credentials::load(&dir.path().join(file)).unwrap().identity().clone();
+        ahead.issue(file, &identity).unwrap();
+    }
+    open(dir.path(), false, now).unwrap();
+    files.iter().for_each(|file| assert!(issued(file) <= now, "{file} at its start"));
+}
+
+#[test]
+fn a_manager_with_a_place_and_without_its_certificate_does_not_become_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let keys = Keys::open(dir.path(), true, now).unwrap();
+    let path = dir.path().join(MANAGER_FILE);
+    let text = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_ne!(Keys::open(dir.path(), true, now).unwrap().id, keys.id, "an init that was cut off goes on");
+    crate::recovery::seat::take(dir.path(), &crate::recovery::Seat::first()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    for create in [true, false] {
+        let refused = Keys::open(dir.path(), create, now).unwrap_err();
+        assert!(matches!(&refused, CaError::ManagerMissing(found) if *found == path), "{refused}");
+        assert!(!path.exists());
+    }
+    warren_security::files::write_private(&path, &text).unwrap();
+    assert_eq!(Keys::open(dir.path(), false, now).unwrap().id, keys.id);
+}
+
+#[test]
+fn the_content_key_is_made_once_and_never_replaced() {
+    use warren_core::Command;
+    use warren_types::{ContentId, ContentKind, Timestamp};
+
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut state = State::new();
+    let key = content_key(dir.path(), &state, true).unwrap();
+    let id = ContentId(Id(1));
+    let content = key.seal(id, b"hunter2");
+    assert!(content_key(dir.path(), &state, true).unwrap().open(id, &content).is_ok(), "it is the same");
+    let (kind, name, at) = (ContentKind::Secret, "db".parse().unwrap(), Timestamp(1));
+    let cluster = warren_types::ClusterId(Id(1));
+    let ranges = vec!["10.210.0.0/16".parse().unwrap()];
+    state.apply(1, 1, &Command::CreateCluster { id: cluster, ranges, level: warren_core::LEVEL, at });
+    let labels = Default::default();
+    state.apply(1, 2, &Command::CreateContent { id, kind, name, labels, content, at });
+    assert_eq!(state.contents().count(), 1);
+    assert!(content_key(dir.path(), &state, true).is_ok());
+
+    let missing = content_key(other.path(), &state, true).unwrap_err();
+    assert!(matches!(&missing, CaError::ContentKeyMissing(path) if !path.exists()), "{missing}");
+    let one_of_three = content_key(other.path(), &State::new(), false).unwrap_err();
+    assert!(matches!(one_of_three, CaError::ContentKeyMissing(_)), "the others have another one");
+    content_key(other.path(), &State::new(), true).unwrap();
+    let another = content_key(other.path(), &state, true).unwrap_err();
+    assert!(matches!(another, CaError::OtherContentKey { .. }), "{another}");
+}
+
+#[test]
+fn keys_of_another_cluster_are_refused() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let now = SystemTime::now();
+    open(one.path(), true, now).unwrap();
+    open(two.path(), true, now).unwrap();
+    std::fs::copy(one.path().join("node.pem"), two.path().join("node.pem")).unwrap();
+    assert!(matches!(open(two.path(), false, now), Err(CaError::Foreign { .. })));
+}
+
+#[test]
+fn certificates_are_renewed_within_their_window_and_shown_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let keys = open(dir.path(), true, now).unwrap();
+    let (before, mut admin) = (agent(&keys), keys.admin());
+    let stored = |file: &str| Credentials::load(&dir.path().join(file)).unwrap();
+    let manager = stored(MANAGER_FILE);
+    // Certificates of machines last for 90 days, and are renewed from the 60th on, those of people for 365.
+    keys.renew(now + 59 * DAY, 0).unwrap();
+    assert_eq!(stored(MANAGER_FILE).certificate_pem(), manager.certificate_pem());
+    keys.renew(now + 61 * DAY, u64::MAX).unwrap();
+    assert_eq!(stored(MANAGER_FILE).certificate_pem(), manager.certificate_pem(), "each has its own moment");
+    keys.renew(now + 61 * DAY, 0).unwrap();
+    let (renewed, after) = (stored(MANAGER_FILE), agent(&keys));
+    assert!(renewed.expires_at() > manager.expires_at() && renewed.identity() == manager.identity());
+    assert_eq!(after.id, before.id);
+    assert!(after.credentials.expires_at() > before.credentials.expires_at());
+    assert!(Arc::ptr_eq(&after.live, &before.live), "open doors show it from now on");
+    assert!(!admin.has_changed().unwrap());
+    keys.renew(now + 250 * DAY, 0).unwrap();
+    assert!(admin.has_changed().unwrap());
+    assert_eq!(admin.borrow_and_update().certificate_pem(), stored(ADMIN_FILE).certificate_pem());
+}
+
+#[test]
+fn a_manager_only_has_no_agent_to_renew() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let keys = Keys::open(dir.path(), true, now).unwrap();
+    keys.renew(now + 80 * DAY, 0).unwrap();
+    assert!(keys.agent().borrow().is_none() && !dir.path().join(NODE_FILE).exists());
+}
+
+#[test]
+fn only_a_machine_that_lost_its_data_is_the_node_that_has_its_name() {
+    use warren_core::Command;
+    use warren_types::{NodeDescription, Timestamp, TokenHash, TokenId};
+
+    let mut state = State::new();
+    let at = Timestamp(1);
+    let level = warren_core::LEVEL;
+    let ranges = vec!["10.210.0.0/16".parse().unwrap()];
+    let node = |id, name: &str, role, host: &str| Command::RegisterNode {
+        id: NodeId(Id(id)),
+        name: name.parse().unwrap(),
+        role,
+        description: NodeDescription { address: host.into(), ..NodeDescription::default() },
+        at,
+    };
+    let hash = TokenHash([7; 32]);
+    let join = |id, name: &str, host: &str| Command::JoinManager {
+        hash,
+        id: ManagerId(Id(id)),
+        name: name.parse().unwrap(),
+        address: format!("{host}:8080").parse().unwrap(),
+        level,
+        at,
+    };
+    let first = Command::RegisterMember {
+        member: 1,
+        id: ManagerId(Id(21)),
+        name: "m1".parse().unwrap(),
+        address: "10.0.0.1:8080".parse().unwrap(),
+        level,
+        at,
+    };
+    let commands = [
+        Command::CreateCluster { id: ClusterId(Id(1)), ranges, level, at },
+        first,
+        node(7, "m1", NodeRole::Manager, "10.0.0.1"),
+        node(8, "w1", NodeRole::Worker, "10.0.0.8"),
+        // Its manager was removed.
+        node(9, "m2", NodeRole::Manager, "10.0.0.2"),
+    ];
+    for (command, index) in commands.iter().zip(1..) {
+        state.apply(1, index, command);
+    }
+    let node_of = |state: &State, own, name: &str, host: &str| {
+        super::node_of(state, own, &name.parse().unwrap(), host).map_err(|error| error.to_string())
+    };
+    let (seven, nine) = (Ok(NodeId(Id(7))), Ok(NodeId(Id(9))));
+    // The cluster of a backup goes on wherever it was restored.
+    assert_eq!(node_of(&state, 1, "m1", "10.0.0.5"), seven);
+    let role = NodeRole::Manager;
+    let token = Command::CreateToken { id: TokenId(Id(5)), role, hash, expires_at: None, max_uses: None, at };
+    for (command, index) in [token, join(22, "m2", "10.0.0.6")].iter().zip(11..) {
+        state.apply(1, index, command);
+    }
+    assert_eq!(state.members().count(), 2);
+    assert_eq!(node_of(&state, 1, "m1", "10.0.0.1"), seven, "at the same address");
+    assert_eq!(node_of(&state, 2, "m2", "10.0.0.2"), nine, "removed, and joined again");
+    let refused = node_of(&state, 2, "m2", "10.0.0.6").unwrap_err();
+    assert!(refused.contains("10.0.0.2") && refused.contains("`warren node rm m2` first"), "{refused}");
+    for new in ["w1", "m3"] {
+        let id = node_of(&state, 2, new, "10.0.0.6").unwrap();
+        assert!(state.node(&id).is_none(), "{new} takes nobody's place");
+    }
+    // The first machine lost its disk, and joined as a manager in place of the one that it was.
+    state.apply(1, 13, &join(23, "m1", "10.0.0.1"));
+    assert_eq!(state.member(3).and_then(|member| member.replaces), Some(1));
+    assert_eq!(node_of(&state, 3, "m1", "other"), seven);
+}

@@ -1,0 +1,76 @@
+//! Why a manager does not start, or cannot go on.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use warren_types::ParseAddressError;
+
+use crate::ca::CaError;
+use crate::raft::driver::DriverError;
+use crate::raft::restore::RestoreError;
+use crate::recovery::joining::JoiningError;
+use crate::recovery::seat::SeatError;
+use crate::server::ServeError;
+use crate::store::ProposeError;
+
+/// Why a manager did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Log(#[from] warren_log::Error),
+    /// The keys cannot be used.
+    #[error(transparent)]
+    Keys(#[from] CaError),
+    /// The port or the socket cannot be had.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// A directory cannot be made.
+    #[error("cannot make {path}: {source}")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// What is on disk cannot be used.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// The driver ended at once.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// Which manager this is cannot be read.
+    #[error(transparent)]
+    Seat(#[from] SeatError),
+    /// What an earlier join left behind cannot be removed.
+    #[error(transparent)]
+    Leftover(#[from] JoiningError),
+    /// It is none any more.
+    #[error(
+        "this manager was removed from its cluster; to make the machine one again, `warren manager join` with a token"
+    )]
+    Removed,
+    /// It is none yet.
+    #[error("this machine began to join a cluster and is no manager yet; repeat `warren manager join`")]
+    Begun,
+    /// Nobody could reach it there.
+    #[error("where the manager is reached: {0}")]
+    Advertise(#[from] ParseAddressError),
+    /// It did not become leader.
+    #[error("this manager did not become leader within {0:?}")]
+    NoLeader(Duration),
+    /// The first writes were refused.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+}
+
+/// Why a manager cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// Its log or its state.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// It is none any more, and says so at its next start as well.
+    #[error("this manager was removed from its cluster")]
+    Removed,
+}

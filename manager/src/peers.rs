@@ -1,0 +1,311 @@
+//! The other managers: what raft says to them, writes for the one that leads, and every other call between managers.
+//!
+//! Each manager dials each other one, and keeps that connection for what it says itself; the answers come on the
+//! connection that the other one made. Raft's messages and forwarded writes share it (`peers/line.rs`), snapshots have
+//! connections of their own ([`install`]), and whatever else is asked goes over a third one, that is made when it is
+//! needed ([`Peers::client`]): a log or an import must not hold up the messages that keep a leader in office.
+//!
+//! Nothing waits without a bound: what finds no room is dropped, and raft sends it again. Nothing here decides; whom
+//! to reach and whom to let in follows from the members in the state ([`roster`]) and from what managers say of
+//! themselves ([`directory`]). Start reading at [`Peers`], then [`server::PeerServer`].
+
+pub mod codec;
+pub mod dial;
+pub mod directory;
+pub mod forward;
+pub mod install;
+pub mod line;
+pub mod mailbox;
+pub mod partial;
+pub mod roster;
+pub mod server;
+pub mod sessions;
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::transport::Channel;
+use warren_consensus::{ConfState, Message, MessageKind, SnapshotMeta};
+use warren_control::{Chance, Shutdown, system_chance};
+use warren_core::{Change, Command, State};
+use warren_proto::v1::peers_client::PeersClient;
+use warren_security::{LiveCertificate, Roots, TlsError};
+use warren_types::{ManagerAddress, MemberId};
+
+use self::dial::Dialer;
+use self::directory::Directory;
+use self::line::Line;
+use self::roster::{Known, Roster};
+use crate::raft::snapshot::SnapshotDoor;
+use crate::raft::wire::{Forwarded, Leader, Wire};
+use crate::recovery::seat::Introduced;
+use crate::store::{ProposeError, Store, Watch};
+
+/// The state is looked at for other members no more often than this.
+const LOOK: Duration = Duration::from_millis(50);
+/// Largest message between managers: entries of 1 MiB, and one message more, which may have one entry of any size.
+pub const MAX_MESSAGE: usize = 16 << 20;
+
+/// Something that is done in a moment.
+pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Snapshots as bytes: in the clear, and each the same on every manager of one version.
+pub trait Snapshots: Send + Sync + 'static {
+    /// The bytes of the snapshot that covers this.
+    fn read(&self, meta: SnapshotMeta) -> Later<Result<Bytes, String>>;
+
+    /// Keeps the bytes of the snapshot that `message` announces, and installs it. Resolves when it is durable, and raft
+    /// was told.
+    fn receive(&self, message: Message, bytes: Vec<u8>) -> Later<Result<(), String>>;
+}
+
+/// The other managers. Cheap to clone; all clones are the same.
+#[derive(Clone)]
+pub struct Peers {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) directory: Directory,
+    pub(crate) dialer: Dialer,
+    chance: Chance,
+    lines: ArcSwap<BTreeMap<MemberId, Line>>,
+    snapshots: OnceLock<Arc<dyn Snapshots>>,
+    /// Who said that this manager was removed; 0 is the state itself.
+    removed: watch::Sender<Option<MemberId>>,
+    /// Cancelled when the driver has let go of its way out: it may need the others until then.
+    pub(crate) over: CancellationToken,
+}
+
+impl Shared {
+    fn snapshots(&self) -> &dyn Snapshots {
+        &**self.snapshots.get().expect("lines and the server begin after the peers were started")
+    }
+}
+
+/// The driver's way out. When it is dropped, all connections end.
+pub struct Outgoing {
+    shared: Arc<Shared>,
+    /// Members for which a snapshot was, that cannot be sent.
+    unsent: mpsc::UnboundedSender<MemberId>,
+    _over: DropGuard,
+}
+
+/// What [`Peers::start`] goes on with.
+pub struct Unsent(mpsc::UnboundedReceiver<MemberId>);
+
+/// What a manager shows to the others, and trusts.
+pub struct Credentials<'a> {
+    /// The cluster's id, as it stands in certificates.
+    pub cluster: &'a str,
+    /// The cluster's authorities.
+    pub roots: &'a Roots,
+    /// This manager's certificate.
+    pub certificate: Arc<LiveCertificate>,
+}
+
+impl Peers {
+    /// The others, as seen by the member `own`, which is reached at `address`. Nobody is dialled before
+    /// [`Peers::start`].
+    ///
+    /// # Errors
+    /// The roots cannot be used.
+    pub fn new(
+        own: MemberId,
+        address: ManagerAddress,
+        credentials: Credentials<'_>,
+    ) -> Result<(Self, Outgoing, Unsent), TlsError> {
+        let Credentials { cluster, roots, certificate } = credentials;
+        let over = CancellationToken::new();
+        let shared = Arc::new(Shared {
+            directory: Directory::new(own, address),
+            dialer: Dialer::new(roots, certificate, cluster)?,
+            chance: system_chance(),
+            lines: ArcSwap::default(),
+            snapshots: OnceLock::new(),
+            removed: watch::Sender::new(None),
+            over: over.clone(),
+        });
+        let (unsent, reports) = mpsc::unbounded_channel();
+        let outgoing = Outgoing { shared: shared.clone(), unsent, _over: over.drop_guard() };
+        Ok((Self { shared }, outgoing, Unsent(reports)))
+    }
+
+    /// Begins to dial the members in the state of `store`, and whoever dials this manager. Called once, before the
+    /// service is served.
+    pub fn start(&self, store: Store, snapshots: Arc<dyn Snapshots>, unsent: Unsent, shutdown: &Shutdown) {
+        let known = self.shared.snapshots.set(snapshots);
+        assert!(known.is_ok(), "peers are started once");
+        self.look(&store);
+        let (peers, tasks) = (self.clone(), shutdown.clone());
+        shutdown.spawn("peers", async move { peers.follow(store, unsent, tasks).await });
+    }
+
+    /// This manager is reached there, and not at the address that it was made with.
+    pub fn reached_at(&self, address: ManagerAddress) {
+        self.shared.directory.move_to(address);
+    }
+
+    /// Those managers were there when this one joined; it dials them until its state says who is there.
+    pub fn introduce(&self, managers: &[Introduced]) {
+        let known = |Introduced { member, id, address }: &Introduced| {
+            (*member, Known { id: *id, address: address.clone() })
+        };
+        self.shared.directory.introduce(managers.iter().map(known).collect());
+    }
+
+    /// This manager.
+    pub fn own(&self) -> MemberId {
+        self.shared.directory.own()
+    }
+
+    /// All other members that are known, in order, reachable or not.
+    pub fn others(&self) -> Vec<MemberId> {
+        self.shared.directory.others()
+    }
+
+    /// For calls to a member, but raft's own; `None` if there is no connection to it at the moment. A member that hangs
+    /// is noticed within about two seconds, and calls to it fail then. Calls with larger messages than 4 MiB need
+    /// [`MAX_MESSAGE`] set at the client.
+    pub fn client(&self, member: MemberId) -> Option<PeersClient<Channel>> {
+        let lines = self.shared.lines.load();
+        let line = lines.get(&member).filter(|line| line.mailbox.is_open())?;
+        Some(PeersClient::new(line.channel.clone()))
+    }
+
+    /// As [`Peers::client`], for short questions and answers: over a connection that no log or import shares, since
+    /// what others leave unread there would hold them up, and nodes would pass for silent.
+    pub fn control(&self, member: MemberId) -> Option<PeersClient<Channel>> {
+        let lines = self.shared.lines.load();
+        let line = lines.get(&member).filter(|line| line.mailbox.is_open())?;
+        Some(PeersClient::new(line.control.clone()))
+    }
+
+    /// Resolves when this manager was removed from the cluster: its own state says so, or a member said so that leads
+    /// or hears of a leader, while this one hears of none. It must stop then.
+    pub async fn removed(&self) {
+        let mut removed = self.shared.removed.subscribe();
+        // The sending end is in this.
+        let _ = removed.wait_for(Option::is_some).await;
+    }
+
+    /// Keeps lines to everybody, until the driver ended.
+    async fn follow(self, store: Store, mut unsent: Unsent, shutdown: Shutdown) {
+        let mut watch = store.watch(store.read().index);
+        let mut changes = self.shared.directory.changes();
+        loop {
+            self.look(&store);
+            self.keep_lines(&store, &shutdown);
+            tokio::select! {
+                () = self.shared.over.cancelled() => break,
+                _ = changes.changed() => {}
+                () = other_members(&mut watch) => {}
+                Some(member) = unsent.0.recv() => store.snapshot_sent(member, false).await,
+            }
+        }
+        self.shared.lines.store(Arc::default());
+    }
+
+    /// Takes over what the state says of the members.
+    fn look(&self, store: &Store) {
+        let roster = roster_of(&store.read().state);
+        if roster.was_removed(self.own()) {
+            self.shared.removed.send_replace(Some(0));
+        }
+        self.shared.directory.update(roster);
+    }
+
+    fn keep_lines(&self, store: &Store, shutdown: &Shutdown) {
+        let (known, others) = (self.shared.lines.load_full(), self.others());
+        if known.keys().eq(others.iter()) {
+            return;
+        }
+        let line = |member: &MemberId| {
+            let line = known.get(member).cloned();
+            (*member, line.unwrap_or_else(|| Line::start(&self.shared, store, *member, shutdown)))
+        };
+        let lines: BTreeMap<_, _> = others.iter().map(line).collect();
+        known.iter().filter(|(member, _)| !lines.contains_key(*member)).for_each(|(_, line)| line.end());
+        self.shared.lines.store(Arc::new(lines));
+    }
+}
+
+/// Resolves when the members in the state may be others.
+async fn other_members(watch: &mut Watch) {
+    loop {
+        // Whoever missed something looks at the state.
+        let Ok(batches) = watch.next().await else { return };
+        let mut changes = batches.iter().flat_map(|batch| batch.changes.iter());
+        if changes.any(|change| matches!(change, Change::Member(_))) {
+            return;
+        }
+        // Writes come by the thousand, members change rarely.
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn roster_of(state: &State) -> Roster {
+    let known = |member: &Arc<warren_types::Member>| {
+        (member.member, Known { id: member.id, address: member.address.clone() })
+    };
+    let life = state.cluster().map_or(0, |cluster| cluster.incarnation);
+    Roster { life, members: state.members().map(known).collect(), next: state.next_member() }
+}
+
+impl Snapshots for SnapshotDoor {
+    fn read(&self, meta: SnapshotMeta) -> Later<Result<Bytes, String>> {
+        let door = self.clone();
+        Box::pin(async move { door.read(&meta).await.map(Bytes::from).map_err(|error| error.to_string()) })
+    }
+
+    fn receive(&self, message: Message, bytes: Vec<u8>) -> Later<Result<(), String>> {
+        let door = self.clone();
+        Box::pin(async move { door.receive(message, bytes).await.map_err(|error| error.to_string()) })
+    }
+}
+
+impl Wire for Outgoing {
+    fn send(&mut self, messages: Vec<Message>) {
+        let lines = self.shared.lines.load();
+        for message in messages {
+            let (to, kind) = (message.to, message.kind);
+            match (lines.get(&to), kind) {
+                (Some(line), MessageKind::Snapshot) => line.snapshots.put(message),
+                (None, MessageKind::Snapshot) => {
+                    // Nobody reports any more when the peers are over.
+                    let _ = self.unsent.send(to);
+                }
+                (Some(line), _) => {
+                    if line.mailbox.put(message).is_err() && kind == MessageKind::Append {
+                        line.lost();
+                    }
+                }
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// Whom to reach the state says: a member is in it before it is in the group, and until after it left.
+    fn members(&mut self, _: &ConfState) {}
+}
+
+impl Leader for Peers {
+    fn forward(&self, leader: MemberId, commands: Vec<Command>, within: Duration) -> Later<Forwarded> {
+        let line = self.shared.lines.load().get(&leader).map(|line| line.forwards.clone());
+        Box::pin(async move {
+            match line {
+                Some(line) => forward::forward(line, commands, within).await,
+                None => commands.iter().map(|_| Err(ProposeError::NotLeader)).collect(),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

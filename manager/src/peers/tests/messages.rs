@@ -1,0 +1,103 @@
+//! Raft's messages arrive, in order, and nobody's trouble is another's.
+
+use std::net::TcpListener;
+use std::time::Instant;
+
+use super::super::*;
+use super::gate::Gate;
+use super::world::{World, all_connected, id, message, until};
+use crate::store::Heard;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_arrive_in_order_at_everybody() {
+    let (_world, mut nodes) = World::of(3).await;
+    let messages = (1..=1000).flat_map(|index| [message(1, 2, index, 1000), message(1, 3, index, 1000)]);
+    nodes[0].outgoing.send(messages.collect());
+    nodes[1].outgoing.send(vec![message(2, 1, 7, 0)]);
+    for node in &mut nodes[1..] {
+        let own = node.peers.own();
+        for index in 1..=1000 {
+            assert_eq!(node.message().await, message(1, own, index, 1000));
+        }
+    }
+    assert_eq!(nodes[0].message().await, message(2, 1, 7, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manager_that_was_killed_is_reached_as_soon_as_it_is_back() {
+    let (world, mut nodes) = World::of(3).await;
+    let killed = nodes.remove(1);
+    let listens = killed.listens;
+    killed.kill().await;
+    while !matches!(nodes[0].next().await, Heard::Unreachable(2)) {}
+    nodes[0].outgoing.send(vec![message(1, 2, 1, 1), message(1, 3, 1, 1)]);
+    assert_eq!(nodes[1].message().await.index, 1, "the third one is as ever");
+    until("the line to close", || nodes[0].peers.client(2).is_none()).await;
+    nodes.push(world.start(2, TcpListener::bind(listens).unwrap(), world.state()));
+    let back = Instant::now();
+    all_connected(&nodes).await;
+    let elapsed = back.elapsed();
+    nodes[0].outgoing.send(vec![message(1, 2, 2, 1)]);
+    assert_eq!(nodes[2].message().await.index, 2, "what was sent meanwhile is gone");
+    // It dials, and is dialled when it does: the longest pause is not waited for.
+    assert!(elapsed < Duration::from_secs(2), "{elapsed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_hangs_holds_up_nobody_and_is_noticed() {
+    let mut world = World::new();
+    let mut listeners = Vec::new();
+    for member in 1..=3 {
+        listeners.push(world.listen(member));
+    }
+    let gate = Gate::before(world.addresses[&2]).await;
+    world.addresses.insert(2, gate.address);
+    let mut nodes = Vec::new();
+    for (member, listener) in (1..).zip(listeners) {
+        nodes.push(world.start(member, listener, world.state()));
+    }
+    all_connected(&nodes).await;
+    gate.freeze(true);
+    let frozen = Instant::now();
+    let mut index = 0;
+    while nodes[0].peers.client(2).is_some() {
+        index += 1;
+        // Far more than is kept for one that takes nothing.
+        nodes[0].outgoing.send(vec![message(1, 2, index, 256 << 10), message(1, 3, index, 1)]);
+        assert_eq!(nodes[2].message().await.index, index);
+        assert!(frozen.elapsed() < Duration::from_secs(20), "nobody noticed");
+    }
+    let noticed = frozen.elapsed();
+    assert!(index > 100 && noticed < Duration::from_secs(5), "{index} messages in {noticed:?}");
+    gate.freeze(false);
+    all_connected(&nodes).await;
+    nodes[0].outgoing.send(vec![message(1, 2, 1_000_000, 1)]);
+    while nodes[1].message().await.index != 1_000_000 {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manager_that_knows_nobody_answers_whoever_dials_it() {
+    let (mut world, mut nodes) = World::of(2).await;
+    let listener = world.listen(3);
+    // It has applied nothing yet, and the second one has not applied that it joined.
+    nodes.push(world.start(3, listener, State::new()));
+    nodes[0].publish(1, world.state());
+    until("the new one to know the first", || nodes[2].peers.client(1).is_some()).await;
+    nodes[2].outgoing.send(vec![message(3, 1, 1, 0)]);
+    assert_eq!(nodes[0].message().await, message(3, 1, 1, 0));
+    assert_eq!(nodes[2].peers.others(), [1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_moved_says_so_itself() {
+    let (mut world, mut nodes) = World::of(2).await;
+    nodes.pop().unwrap().kill().await;
+    let before = world.state();
+    let listener = world.listen(2);
+    nodes.push(world.start(2, listener, before));
+    all_connected(&nodes).await;
+    let way = nodes[0].peers.shared.directory.way(2).unwrap();
+    assert_eq!((way.id, way.addresses.len()), (id(2), 2), "and the state does not know it yet");
+    nodes[0].outgoing.send(vec![message(1, 2, 1, 1)]);
+    assert_eq!(nodes[1].message().await.index, 1);
+}

@@ -1,0 +1,245 @@
+//! The process of workers that only pretend: each has a key, a certificate and a session of its own, and says of every
+//! task that it is assigned that it runs. Started by `fakes`; what to do comes on the standard input, what was done is
+//! said on the standard output.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval_at, sleep};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use warren_proto::v1;
+use warren_proto::v1::manager_frame::Frame as FromManager;
+use warren_proto::v1::membership_client::MembershipClient;
+use warren_proto::v1::sessions_client::SessionsClient;
+use warren_proto::v1::worker_frame::Frame as ToManager;
+use warren_security::{
+    CertificateRequest, Credentials, LiveCertificate, PrivateKey, Token, client_config, connect,
+    connect_to_join,
+};
+
+/// For TCP and TLS each, and for an answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Machines that join over one connection: a stranger may not say much more.
+const JOINS: usize = 20;
+/// What every image is.
+const DIGEST: &str = "sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+/// Frames that wait to be sent.
+const QUEUE: usize = 64;
+/// Between two tries to get a session.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// A worker before its session.
+struct Worker {
+    number: usize,
+    tls: Arc<ClientConfig>,
+    managers: Vec<SocketAddr>,
+}
+
+/// Runs `COUNT` of them: `fake-workers TOKEN NAME COUNT MANAGER...`.
+pub fn main(words: &[String]) -> anyhow::Result<()> {
+    let [token, name, count, managers @ ..] = words else { bail!("wanted: TOKEN NAME COUNT MANAGER...") };
+    let (token, count) = (Token::parse(token)?, count.parse()?);
+    let managers: Vec<SocketAddr> = managers.iter().map(|it| it.parse()).collect::<Result<_, _>>()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let workers = runtime.block_on(join_all(&token, name, count, &managers))?;
+    say("joined")?;
+    listen("open")?;
+    let start = Instant::now();
+    let (opened, mut openings) = mpsc::channel(count);
+    for worker in workers {
+        runtime.spawn(worker.run(opened.clone()));
+    }
+    for _ in 0..count {
+        runtime.block_on(openings.recv()).context("a worker ended")?;
+    }
+    say(&format!("opened {}", start.elapsed().as_secs_f64()))?;
+    listen("end")
+}
+
+fn say(word: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{word}")?;
+    Ok(out.flush()?)
+}
+
+/// Waits for a word, or for the end of whoever says it.
+fn listen(word: &str) -> anyhow::Result<()> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    if line.trim() == word { Ok(()) } else { bail!("wanted {word:?}, heard {line:?}") }
+}
+
+async fn join_all(
+    token: &Token,
+    name: &str,
+    count: usize,
+    managers: &[SocketAddr],
+) -> anyhow::Result<Vec<Worker>> {
+    let mut workers = Vec::with_capacity(count);
+    for first in (0..count).step_by(JOINS) {
+        let stream = TcpStream::connect(managers[0]).await?;
+        let (secure, roots) = connect_to_join(stream, token.authority(), PATIENCE).await?;
+        let mut membership = MembershipClient::new(channel(secure).await?);
+        for number in first..count.min(first + JOINS) {
+            let credentials = join(&mut membership, token, format!("{name}-{number}")).await?;
+            let tls = client_config(&roots, Some(LiveCertificate::new(&credentials)))?;
+            workers.push(Worker { number, tls, managers: managers.to_vec() });
+        }
+    }
+    Ok(workers)
+}
+
+async fn join(
+    membership: &mut MembershipClient<Channel>,
+    token: &Token,
+    name: String,
+) -> anyhow::Result<Credentials> {
+    let key = PrivateKey::generate()?;
+    let request = v1::JoinRequest {
+        token: token.reveal().to_string(),
+        certificate_request: CertificateRequest::create(&key)?,
+        name,
+        description: Some(description()),
+    };
+    let answer = membership.join(request).await?.into_inner();
+    Ok(Credentials::new(answer.certificate, key)?)
+}
+
+fn description() -> v1::NodeDescription {
+    v1::NodeDescription {
+        resources: Some(v1::Resources { cpu_milli: 1_000_000, memory_bytes: 1 << 40 }),
+        architecture: "amd64".into(),
+        os: "linux".into(),
+        kernel: "6".into(),
+        runtime: "fake".into(),
+        warren_version: env!("CARGO_PKG_VERSION").into(),
+        address: "127.0.0.1".into(),
+        disk_bytes: 1 << 40,
+        ..Default::default()
+    }
+}
+
+/// A channel over exactly this connection.
+async fn channel<S>(stream: S) -> Result<Channel, tonic::transport::Error>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+{
+    let stream = Arc::new(tokio::sync::Mutex::new(Some(TokioIo::new(stream))));
+    let once = tower::service_fn(move |_| {
+        let stream = Arc::clone(&stream);
+        async move { stream.lock().await.take().ok_or_else(|| std::io::Error::other("the connection was lost")) }
+    });
+    Endpoint::from_static("http://manager").connect_with_connector(once).await
+}
+
+impl Worker {
+    /// Keeps a session, and tells of the first welcome.
+    async fn run(self, opened: mpsc::Sender<()>) {
+        let mut has = None;
+        for turn in self.number.. {
+            let address = self.managers[turn % self.managers.len()];
+            // Whatever ended it: the next manager is tried.
+            let _ = self.session(address, &opened, &mut has).await;
+            // Not a wait for something: a manager that is gone is asked again.
+            sleep(AGAIN).await;
+        }
+    }
+
+    async fn session(
+        &self,
+        address: SocketAddr,
+        opened: &mpsc::Sender<()>,
+        has: &mut Option<v1::AssignmentVersion>,
+    ) -> anyhow::Result<()> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let secure = connect(stream, Arc::clone(&self.tls), PATIENCE).await?;
+        let mut client = SessionsClient::new(channel(secure).await?).max_decoding_message_size(64 << 20);
+        let (frames, queue) = mpsc::channel(QUEUE);
+        let hello = v1::Hello { description: Some(description()), version: *has };
+        send(&frames, ToManager::Hello(hello)).await?;
+        let mut inbound = client.establish(ReceiverStream::new(queue)).await?.into_inner();
+        let (mut states, mut reports) = (BTreeMap::new(), 0);
+        // Jittered, as the real one is.
+        let jitter = Duration::from_millis(self.number as u64 * 7 % 3_000);
+        let mut sync = interval_at(tokio::time::Instant::now() + jitter, Duration::from_secs(3));
+        let mut heartbeat = interval_at(tokio::time::Instant::now() + jitter, Duration::from_secs(5));
+        sync.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let frame = tokio::select! {
+                frame = inbound.message() => frame?.context("the manager ended it")?.frame,
+                _ = sync.tick() => {
+                    send(&frames, ToManager::Sync(v1::Sync { version: *has })).await?;
+                    continue;
+                }
+                _ = heartbeat.tick() => {
+                    let usage = Some(v1::NodeUsage::default());
+                    let heartbeat = v1::Heartbeat { usage, ..Default::default() };
+                    send(&frames, ToManager::Heartbeat(heartbeat)).await?;
+                    continue;
+                }
+            };
+            let tasks = match frame {
+                Some(FromManager::Welcome(_)) => {
+                    opened.send(()).await.ok();
+                    continue;
+                }
+                Some(FromManager::Assignment(assignment)) => {
+                    *has = assignment.version;
+                    assignment.tasks
+                }
+                Some(FromManager::Diff(diff)) => {
+                    *has = diff.version;
+                    states.retain(|id, _| !diff.removed.contains(id));
+                    diff.changed
+                }
+                _ => continue,
+            };
+            let news: Vec<v1::TaskReport> =
+                tasks.iter().filter_map(|task| report(task, &mut states)).collect();
+            if !news.is_empty() {
+                reports += 1;
+                send(&frames, ToManager::Reports(v1::Reports { number: reports, reports: news })).await?;
+            }
+        }
+    }
+}
+
+async fn send(frames: &mpsc::Sender<v1::WorkerFrame>, frame: ToManager) -> anyhow::Result<()> {
+    Ok(frames.send(v1::WorkerFrame { frame: Some(frame) }).await?)
+}
+
+/// What there is to say of a task, if that is news.
+fn report(task: &v1::TaskAssignment, states: &mut BTreeMap<String, v1::TaskState>) -> Option<v1::TaskReport> {
+    let state = match task.desired() {
+        v1::Desired::Unspecified => return None,
+        v1::Desired::Ready => v1::TaskState::Ready,
+        v1::Desired::Running => v1::TaskState::Running,
+        v1::Desired::Shutdown | v1::Desired::Remove => v1::TaskState::Shutdown,
+    };
+    if states.insert(task.id.clone(), state) == Some(state) {
+        return None;
+    }
+    let (runs, over) = (state == v1::TaskState::Running, state == v1::TaskState::Shutdown);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Some(v1::TaskReport {
+        task_id: task.id.clone(),
+        attempt: 1,
+        state: state.into(),
+        since: u64::try_from(since.as_millis()).unwrap_or_default(),
+        ready: runs,
+        removed: over,
+        image: if task.digest.is_empty() { DIGEST.into() } else { String::new() },
+        ..Default::default()
+    })
+}

@@ -1,0 +1,301 @@
+//! What one manager does and shows of workers that have their sessions with another one.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::timeout;
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+use warren_proto::v1::cluster_client::ClusterClient;
+use warren_proto::v1::images_client::ImagesClient;
+use warren_proto::v1::import_progress::Event;
+use warren_proto::v1::log_entry::Entry;
+use warren_proto::v1::logs_client::LogsClient;
+use warren_proto::v1::managers_client::ManagersClient;
+use warren_proto::v1::nodes_client::NodesClient;
+use warren_proto::v1::stream_frame::Frame;
+use warren_proto::v1::tasks_client::TasksClient;
+use warren_proto::v1::watch_event::Change;
+use warren_proto::v1::worker_frame::Frame as Say;
+use warren_proto::{Problem, v1};
+use warren_testkit::wait::eventually_async;
+
+use super::group::Group;
+use crate::worker::{Worker, report};
+use crate::world::PATIENCE;
+
+/// As long as a silent node is waited for, and as long again as a new leader may need.
+const DOWN_AFTER: Duration = Duration::from_secs(8);
+
+/// A group, a worker at a follower, and the managers that do not have it: the leader first.
+struct Apart {
+    group: Group,
+    node: warren_security::Credentials,
+    at: usize,
+    others: [usize; 2],
+    worker: Worker,
+}
+
+impl Apart {
+    async fn new() -> Self {
+        let group = Group::of_three().await;
+        let (leader, at) = (group.leader().await, group.follower().await);
+        let other = (0..3).find(|number| ![leader, at].contains(number)).unwrap();
+        let node = group.node("n1").await;
+        let worker = group.session(at, &node, None).await;
+        Self { group, node, at, others: [leader, other], worker }
+    }
+
+    /// A task of the worker that runs.
+    async fn task(&mut self) -> String {
+        self.group.run(self.at, "web", 1).await;
+        self.worker.has("the task", |tasks| tasks.len() == 1).await;
+        self.worker.run_all().await;
+        self.worker.tasks.keys().next().unwrap().clone()
+    }
+
+    async fn shown(&self, number: usize) -> v1::Node {
+        let request = v1::Reference { reference: "n1".into() };
+        NodesClient::new(self.group.channel(number).await).get(request).await.unwrap().into_inner()
+    }
+}
+
+async fn logs(channel: Channel, follow: bool) -> Streaming<v1::LogEntry> {
+    let request = v1::ReadLogsRequest { service: "web".into(), follow, ..Default::default() };
+    LogsClient::new(channel).read(request).await.unwrap().into_inner()
+}
+
+fn line(at_ns: u64) -> Frame {
+    Frame::Lines(v1::LogLines { lines: vec![v1::LogLine { at_ns, ..Default::default() }] })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs_come_by_the_manager_that_has_the_session() {
+    let mut apart = Apart::new().await;
+    apart.task().await;
+    for number in apart.others {
+        let mut entries = logs(apart.group.channel(number).await, false).await;
+        let stream = timeout(PATIENCE, apart.worker.attach()).await.expect("lines are asked for");
+        stream.say(line(7)).await;
+        stream.say(line(8)).await;
+        stream.say(Frame::Done(v1::StreamDone {})).await;
+        let mut seen = Vec::new();
+        while let Some(entry) = timeout(PATIENCE, entries.message()).await.unwrap().unwrap() {
+            let Some(Entry::Line(line)) = entry.entry else { panic!("trouble: {entry:?}") };
+            seen.push(line.at_ns);
+        }
+        assert_eq!(seen, [7, 8]);
+        stream.ended().await;
+    }
+    // Who does not want any more is not read for any more.
+    let entries = logs(apart.group.channel(apart.others[0]).await, true).await;
+    let stream = timeout(PATIENCE, apart.worker.attach()).await.expect("lines are asked for");
+    drop(entries);
+    timeout(PATIENCE, stream.ended()).await.expect("the worker sees that nobody reads");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_refuses_a_stream_is_heard_everywhere() {
+    let mut apart = Apart::new().await;
+    apart.task().await;
+    let mut entries = logs(apart.group.channel(apart.others[1]).await, false).await;
+    let stream_id = apart.worker.open().await;
+    apart.worker.say(Say::Opened(v1::Opened { stream_id, refused: "too many".into() })).await;
+    let entry = timeout(PATIENCE, entries.message()).await.unwrap().unwrap().unwrap();
+    assert_eq!(entry.entry, Some(Entry::Trouble("too many".into())));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_is_passed_on_whole() {
+    let mut apart = Apart::new().await;
+    let archive: Vec<u8> = (0..4u32 << 20).map(|n| (n / 7) as u8).collect();
+    let target = v1::import_request::Message::Target(v1::ImportTarget { nodes: vec!["n1".into()] });
+    let chunks =
+        archive.chunks(256 << 10).map(|chunk| v1::import_request::Message::Chunk(chunk.to_vec().into()));
+    let messages: Vec<_> = std::iter::once(target).chain(chunks).collect();
+    let mut images = ImagesClient::new(apart.group.channel(apart.others[1]).await);
+    let told = async {
+        let requests = messages.into_iter().map(|message| v1::ImportRequest { message: Some(message) });
+        let mut told = images.import(tokio_stream::iter(requests)).await.unwrap().into_inner();
+        let mut events = Vec::new();
+        while let Some(progress) = told.message().await.unwrap() {
+            events.extend(progress.event);
+        }
+        events
+    };
+    let serve = async {
+        let mut stream = apart.worker.attach().await;
+        let received = stream.archive().await;
+        stream.say(Frame::Done(v1::StreamDone {})).await;
+        stream.ended().await;
+        received
+    };
+    let (told, received) = timeout(PATIENCE, async { tokio::join!(told, serve) }).await.expect("it ends");
+    assert!(received.as_deref() == Some(&archive[..]), "the archive is not the one that was sent");
+    assert_eq!(told, [Event::Done(v1::Done {})]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_sees_the_progress_of_tasks_everywhere() {
+    let mut apart = Apart::new().await;
+    apart.group.run(apart.at, "web", 1).await;
+    apart.worker.has("the task", |tasks| tasks.len() == 1).await;
+    let id = apart.worker.tasks.keys().next().unwrap().clone();
+    let mut watches = Vec::new();
+    for number in apart.others {
+        let mut cluster = ClusterClient::new(apart.group.channel(number).await);
+        watches.push(cluster.watch(v1::WatchRequest::default()).await.unwrap().into_inner());
+    }
+    // What was said before anybody listened is heard as well.
+    let starting = v1::TaskReport { reason: "it starts".into(), ..report(&id, v1::TaskState::Starting) };
+    apart.worker.report(vec![starting]).await;
+    for watch in &mut watches {
+        let seen = async {
+            loop {
+                match watch.message().await.unwrap().unwrap().change {
+                    Some(Change::Task(task)) if task.state() == v1::TaskState::Starting => return task,
+                    _ => {}
+                }
+            }
+        };
+        let task = timeout(PATIENCE, seen).await.expect("progress is seen");
+        assert_eq!((task.id, task.reason), (id.clone(), "it starts".to_owned()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn usage_loops_and_checks_are_asked_of_who_hears_them() {
+    let mut apart = Apart::new().await;
+    let task_id = apart.task().await;
+    apart.worker.heartbeat().await;
+    let usage = Some(v1::TaskUsage { pids: 3, ..Default::default() });
+    let told = v1::TaskVitals { task_id: task_id.clone(), usage, ..Default::default() };
+    let loops = vec![v1::Loop { name: "worker.relist".into(), ..Default::default() }];
+    let usage = Some(v1::NodeUsage { cpu_milli: 7, ..Default::default() });
+    apart.worker.say(Say::Heartbeat(v1::Heartbeat { usage, loops, tasks: vec![told] })).await;
+    apart.worker.sync().await;
+    for number in apart.others {
+        assert_eq!(apart.shown(number).await.usage.map(|usage| usage.cpu_milli), Some(7));
+        let channel = apart.group.channel(number).await;
+        let request = v1::Reference { reference: task_id.clone() };
+        let task = TasksClient::new(channel.clone()).get(request).await.unwrap().into_inner();
+        assert_eq!(task.usage.map(|usage| usage.pids), Some(3));
+        let loops = ClusterClient::new(channel).loops(v1::LoopsRequest {}).await.unwrap().into_inner().loops;
+        assert!(loops.iter().any(|told| (&*told.node, &*told.name) == ("n1", "worker.relist")), "{loops:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_newest_session_counts_wherever_it_is() {
+    let mut apart = Apart::new().await;
+    let id = apart.task().await;
+    let (version, old) = (apart.worker.version, apart.worker);
+    let mut newer = apart.group.session(apart.others[1], &apart.node, version).await;
+    assert!(newer.welcome.session > old.welcome.session);
+    let late = v1::Reports { number: 9, reports: vec![report(&id, v1::TaskState::Failed)] };
+    old.mutter(Say::Reports(late)).await;
+    let ended = Problem::from(&old.end().await);
+    assert!(["SUPERSEDED", "STALE_SESSION"].contains(&&*ended.reason), "{ended:?}");
+    newer.version = version;
+    newer.sync().await;
+    for number in 0..3 {
+        let request = v1::Reference { reference: id.clone() };
+        let tasks = &mut TasksClient::new(apart.group.channel(number).await);
+        assert_eq!(tasks.get(request).await.unwrap().into_inner().state(), v1::TaskState::Running);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_outlives_the_leader() {
+    let mut apart = Apart::new().await;
+    apart.group.run(apart.at, "web", 1).await;
+    apart.worker.has("the task", |tasks| tasks.len() == 1).await;
+    let [leader, other] = apart.others;
+    apart.group.hosts[leader].let_go().await;
+    // It waits for another leader, and is stored in the same session.
+    apart.worker.run_all().await;
+    apart.worker.sync().await;
+    apart.group.shows_tasks(other, "the task to run", 1, |task| task.state() == v1::TaskState::Running).await;
+    assert_eq!(apart.shown(other).await.manager, apart.group.hosts[apart.at].name);
+    // And so is what is wanted from now on.
+    apart.group.run(other, "db", 1).await;
+    apart.worker.has("another task", |tasks| tasks.len() == 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_node_is_told_so_by_every_manager() {
+    let apart = Apart::new().await;
+    let mut worker = apart.worker;
+    worker.sync().await;
+    let seen = worker.version;
+    let request = v1::RemoveNodeRequest { reference: "n1".into(), force: true };
+    let mut nodes = NodesClient::new(apart.group.channel(apart.others[1]).await);
+    nodes.remove(request).await.unwrap();
+    assert_eq!(Problem::from(&worker.end().await).reason, "NODE_REMOVED");
+    for host in &apart.group.hosts {
+        let channel = host.channel(&apart.group.roots, Some(&apart.node)).await;
+        let again = Worker::greet(channel.clone(), seen).await;
+        assert_eq!(Problem::from(&again.end().await).reason, "NODE_REMOVED");
+        let forgetful = Worker::greet(channel, None).await;
+        assert_eq!(Problem::from(&forgetful.end().await).reason, "NODE_UNKNOWN");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manager_without_a_leader_sends_workers_elsewhere() {
+    let mut apart = Apart::new().await;
+    for number in apart.others {
+        apart.group.hosts[number].let_go().await;
+    }
+    let began = Instant::now();
+    let no_leader = |status: Status| {
+        let problem = Problem::from(&status);
+        assert_eq!((problem.code, &*problem.reason), (Code::Unavailable, "NO_LEADER"), "{problem:?}");
+    };
+    no_leader(apart.worker.end().await);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let channel = apart.group.hosts[apart.at].channel(&apart.group.roots, Some(&apart.node)).await;
+    let began = Instant::now();
+    no_leader(Worker::greet(channel, None).await.end().await);
+    assert!(began.elapsed() < Duration::from_secs(1), "it is refused at once: {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_node_that_anybody_hears_goes_down_whoever_leads() {
+    let mut apart = Apart::new().await;
+    let mut managers = ManagersClient::new(apart.group.channel(apart.others[1]).await);
+    let mut cluster = ClusterClient::new(apart.group.channel(apart.at).await);
+    let mut events = cluster.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
+    let lives = async {
+        let (mut pace, began) = (tokio::time::interval(Duration::from_millis(500)), Instant::now());
+        let mut handed_over = false;
+        while began.elapsed() < DOWN_AFTER + Duration::from_secs(3) {
+            pace.tick().await;
+            apart.worker.sync().await;
+            if !handed_over && began.elapsed() > Duration::from_secs(1) {
+                managers.transfer_leadership(v1::TransferLeadershipRequest::default()).await.unwrap();
+                handed_over = true;
+            }
+        }
+    };
+    let down = async {
+        loop {
+            match events.message().await.unwrap().unwrap().change {
+                Some(Change::Node(node)) if node.status() == v1::NodeStatus::Down => return,
+                _ => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = lives => {}
+        () = down => panic!("the node was declared dead"),
+    }
+    // And one that falls silent does go down, though it was never connected to the leader.
+    drop(apart.worker);
+    eventually_async(PATIENCE, "the node to go down", || async {
+        let request = v1::Reference { reference: "n1".into() };
+        let mut nodes = NodesClient::new(apart.group.channel(apart.at).await);
+        let node = nodes.get(request).await.map_err(|status| status.to_string())?.into_inner();
+        if node.status() == v1::NodeStatus::Down { Ok(()) } else { Err(format!("{node:?}")) }
+    })
+    .await;
+}

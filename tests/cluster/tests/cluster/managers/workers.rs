@@ -1,0 +1,161 @@
+//! Workers are served by any manager, and go to another one when theirs is gone.
+
+use std::net::SocketAddr;
+
+use tonic::Code;
+use warren_proto::v1;
+use warren_proto::v1::nodes_client::NodesClient;
+use warren_proto::v1::tasks_client::TasksClient;
+use warren_runtime::ContainerId;
+use warren_security::Credentials;
+use warren_testkit::wait::eventually_async;
+use warren_types::NodeRole;
+
+use super::group::Group;
+use crate::agents;
+use crate::joining::Machine;
+use crate::worker::{Worker, report};
+use crate::world::{PATIENCE, new_id, spec};
+
+impl Group {
+    /// A further node, which has not said anything yet.
+    pub async fn node(&self, name: &str) -> Credentials {
+        let token = self.token(NodeRole::Worker).await;
+        let stranger = self.some_up().channel(&self.roots, None).await;
+        Machine::new(name).join_over(stranger, &token).await.unwrap()
+    }
+
+    /// A session of this node at this manager, of an agent that has seen this.
+    pub async fn session(
+        &self,
+        number: usize,
+        node: &Credentials,
+        version: Option<v1::AssignmentVersion>,
+    ) -> Worker {
+        let channel = self.hosts[number].channel(&self.roots, Some(node)).await;
+        Worker::greet(channel, version).await.welcomed().await
+    }
+
+    pub async fn run(&self, number: usize, name: &str, replicas: u32) {
+        let request =
+            v1::CreateServiceRequest { id: new_id().to_string(), spec: Some((&spec(name, replicas)).into()) };
+        self.services(number).await.create(request).await.unwrap();
+    }
+
+    async fn tasks(&self, number: usize) -> Result<Vec<v1::Task>, String> {
+        let mut tasks = TasksClient::new(self.channel(number).await);
+        let request = v1::ListTasksRequest { page_size: 1_000, current: true, ..Default::default() };
+        let listed = tasks.list(request).await.map_err(|status| status.to_string())?;
+        Ok(listed.into_inner().tasks)
+    }
+
+    /// Waits until all tasks, as this manager shows them, are as `wanted`; and there are so many.
+    pub async fn shows_tasks(
+        &self,
+        number: usize,
+        what: &str,
+        count: usize,
+        wanted: impl Fn(&v1::Task) -> bool,
+    ) -> Vec<v1::Task> {
+        eventually_async(PATIENCE, what, || async {
+            let tasks = self.tasks(number).await?;
+            let all = tasks.len() == count && tasks.iter().all(&wanted);
+            if all { Ok(tasks) } else { Err(format!("{tasks:#?}")) }
+        })
+        .await
+    }
+
+    /// The name of the manager that has the session of this node.
+    async fn served_by(&self, number: usize, node: &str) -> String {
+        let request = v1::Reference { reference: node.to_owned() };
+        NodesClient::new(self.channel(number).await).get(request).await.unwrap().into_inner().manager
+    }
+}
+
+fn runs(task: &v1::Task) -> bool {
+    task.state() == v1::TaskState::Running
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_words_of_a_worker_at_a_follower_reach_everybody() {
+    let group = Group::of_three().await;
+    let (leader, follower) = (group.leader().await, group.follower().await);
+    let other = (0..3).find(|number| ![leader, follower].contains(number)).unwrap();
+    let node = group.node("n1").await;
+    let mut worker = group.session(follower, &node, None).await;
+    let mut known = worker.welcome.settings.as_ref().unwrap().managers.clone();
+    let mut addresses: Vec<String> = group.hosts.iter().map(|host| host.address().to_string()).collect();
+    known.sort();
+    addresses.sort();
+    assert_eq!(known, addresses, "a worker is told where managers are");
+    for at in [leader, other] {
+        assert_eq!(group.served_by(at, "n1").await, group.hosts[follower].name);
+    }
+    group.run(other, "web", 2).await;
+    worker.has("two tasks", |tasks| tasks.len() == 2).await;
+    // Progress is not written, and so it is asked of the manager that heard it.
+    let id = worker.tasks.keys().next().unwrap().clone();
+    let words = "its image is unpacked";
+    let starting = v1::TaskReport { reason: words.into(), ..report(&id, v1::TaskState::Starting) };
+    worker.report(vec![starting]).await;
+    for at in [leader, follower, other] {
+        let request = v1::Reference { reference: id.clone() };
+        let shown = TasksClient::new(group.channel(at).await).get(request).await.unwrap().into_inner();
+        assert_eq!((shown.state(), shown.reason.as_str()), (v1::TaskState::Starting, words), "at {at}");
+    }
+    worker.run_all().await;
+    for at in [leader, follower, other] {
+        assert!(group.tasks(at).await.unwrap().iter().all(runs), "at {at}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_goes_on_at_another_manager() {
+    let mut group = Group::of_three().await;
+    let node = group.node("n1").await;
+    let first = group.follower().await;
+    let mut worker = group.session(first, &node, None).await;
+    group.run(first, "web", 2).await;
+    worker.has("two tasks", |tasks| tasks.len() == 2).await;
+    worker.run_all().await;
+    let (version, tasks, session) = (worker.version, worker.tasks.clone(), worker.welcome.session);
+    let told = std::mem::take(&mut worker.tasks);
+    group.hosts[first].stop().await;
+    assert_eq!(worker.end().await.code(), Code::Unavailable, "workers are told");
+    for next in (0..3).filter(|next| *next != first) {
+        let mut worker = group.session(next, &node, version).await;
+        worker.tasks = told.clone();
+        worker.version = version;
+        worker.sync().await;
+        let index = |version: Option<v1::AssignmentVersion>| version.unwrap().index;
+        assert!(worker.welcome.session > session && index(worker.version) >= index(version));
+        assert_eq!(worker.tasks.keys().collect::<Vec<_>>(), tasks.keys().collect::<Vec<_>>());
+        let shown = group.shows_tasks(next, "the tasks to run", 2, runs).await;
+        assert!(shown.iter().all(|task| tasks.contains_key(&task.id)), "{shown:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_finds_another_manager_and_says_there_what_happened_meanwhile() {
+    let mut group = Group::of_three().await;
+    let (node, machine) = (group.node("n1").await, agents::Machine::new().await);
+    let first = group.follower().await;
+    // The others it hears of in its first session.
+    let managers: Vec<SocketAddr> = vec![group.hosts[first].address()];
+    let agent = machine.agent_of(managers, &node, group.roots.clone()).await;
+    group.run(first, "web", 3).await;
+    let tasks = group.shows_tasks(first, "the tasks to run", 3, runs).await;
+    let before = machine.processes().await;
+    group.hosts[first].stop().await;
+    let ended = ContainerId::parse(&tasks[0].id).unwrap();
+    assert!(machine.runtime.end_process(&ended, 7, false));
+    let next = group.follower().await;
+    let again = |task: &v1::Task| runs(task) && (task.id != tasks[0].id || task.attempt == 2);
+    group.shows_tasks(next, "what ended to be told and to run again", 3, again).await;
+    let mut after = machine.processes().await;
+    let again = (after.remove(&tasks[0].id), before.get(&tasks[0].id).copied());
+    assert!(again.0.is_some() && again.0 != again.1, "{again:?}");
+    assert!(after.len() == 2 && after.iter().all(|(id, pid)| before.get(id) == Some(pid)), "{after:?}");
+    assert_ne!(group.served_by(next, "n1").await, group.hosts[first].name);
+    agent.stop().await.unwrap();
+}

@@ -1,0 +1,148 @@
+//! Histories of which everybody can see whether they are good.
+
+use warren_test_history::{Conflict, Limit, Operation, Outcome, Record, Verdict, Violation, check};
+
+/// One after the other unless the times say otherwise.
+pub fn record(client: u32, (invoked, returned): (u64, u64), operation: Operation) -> Record {
+    Record { client, key: "a".into(), operation, invoked, returned }
+}
+
+pub fn read(found: Option<(u64, u64)>) -> Operation {
+    Operation::Read { found: Outcome::Ok(found) }
+}
+
+pub fn write(value: u64, made: Outcome<u64>) -> Operation {
+    Operation::Write { value, made }
+}
+
+fn wrote(value: u64, version: u64) -> Operation {
+    write(value, Outcome::Ok(version))
+}
+
+pub fn cas(expected: u64, value: u64, made: Outcome<Result<u64, Conflict>>) -> Operation {
+    Operation::Cas { expected, value, made }
+}
+
+fn history(operations: &[((u64, u64), Operation)]) -> Vec<Record> {
+    let numbered = (0..).zip(operations);
+    numbered.map(|(client, (times, operation))| record(client, *times, *operation)).collect()
+}
+
+#[track_caller]
+fn good(operations: &[((u64, u64), Operation)]) {
+    let verdict = check(&history(operations), Limit::default());
+    assert_eq!(verdict, Verdict::Linearizable, "{verdict}");
+}
+
+/// The violation is found with the answer of this operation, and says these words.
+#[track_caller]
+fn bad(operations: &[((u64, u64), Operation)], last: u32, words: &str) -> Violation {
+    let verdict = check(&history(operations), Limit::default());
+    let Verdict::Violation(violation) = verdict else { panic!("{verdict}, but {words}") };
+    assert!(violation.last.client == last && violation.text.contains(words), "{}", violation.text);
+    violation
+}
+
+#[test]
+fn what_happens_one_after_the_other_must_be_seen_so() {
+    good(&[]);
+    good(&[((0, 1), read(None)), ((2, 3), wrote(1, 4)), ((4, 5), read(Some((1, 4)))), ((6, 7), wrote(2, 9))]);
+    let operations = [((0, 1), wrote(1, 4)), ((2, 3), wrote(2, 5)), ((4, 5), read(Some((1, 4))))];
+    let violation = bad(&operations, 2, "#2");
+    assert_eq!((violation.key.as_str(), violation.answers), ("a", 3));
+    assert!(violation.text.contains("read -> 1 at version 4"), "{}", violation.text);
+}
+
+#[test]
+fn what_overlaps_may_be_seen_either_way() {
+    let (first, second) = (((0, 1), wrote(1, 4)), ((2, 9), wrote(2, 5)));
+    good(&[first, second, ((3, 4), read(Some((1, 4)))), ((5, 6), read(Some((2, 5))))]);
+    let back = [first, second, ((3, 4), read(Some((2, 5)))), ((5, 6), read(Some((1, 4))))];
+    bad(&back, 3, "#2 was answered before #3 was called");
+}
+
+#[test]
+fn the_reason_names_the_operations_that_cannot_both_be() {
+    let stale = [((0, 1), wrote(1, 4)), ((2, 3), wrote(2, 5)), ((4, 5), read(Some((1, 4))))];
+    let violation = bad(&stale, 2, "can only have happened after it");
+    assert!(violation.text.contains("#1 was answered before #2 was called"), "{}", violation.text);
+}
+
+#[test]
+fn an_empty_register_is_stale_after_a_write() {
+    bad(&[((0, 1), wrote(1, 4)), ((2, 3), read(None))], 1, "read -> nothing");
+    good(&[((0, 3), wrote(1, 4)), ((1, 2), read(None))]);
+}
+
+#[test]
+fn no_update_is_lost() {
+    let (first, second) = (cas(4, 2, Outcome::Ok(Ok(5))), cas(4, 3, Outcome::Ok(Ok(6))));
+    bad(&[((0, 1), wrote(1, 4)), ((2, 9), first), ((3, 8), second)], 1, "not the one it expected");
+    let refused = cas(4, 3, Outcome::Ok(Err(Conflict(5))));
+    good(&[((0, 1), wrote(1, 4)), ((2, 9), first), ((3, 8), refused)]);
+    bad(&[((0, 1), wrote(1, 4)), ((2, 3), refused)], 1, "no write can have made");
+    let without_reason = cas(4, 3, Outcome::Ok(Err(Conflict(4))));
+    bad(&[((0, 1), wrote(1, 4)), ((2, 3), without_reason)], 1, "refused although");
+}
+
+#[test]
+fn nothing_is_read_that_nobody_wrote() {
+    bad(&[((0, 1), wrote(1, 4)), ((2, 3), read(Some((7, 5))))], 1, "no write can have made");
+    bad(&[((0, 1), wrote(1, 4)), ((2, 3), read(Some((7, 4))))], 1, "different values");
+    let failed = ((2, 3), write(7, Outcome::Failed));
+    bad(&[((0, 1), wrote(1, 4)), failed, ((4, 5), read(Some((7, 5))))], 2, "no write can have made");
+    // Nor before somebody began to write it.
+    let early = [((0, 1), read(Some((1, 4)))), ((2, 3), wrote(1, 4))];
+    bad(&early, 0, "no write can have made");
+}
+
+#[test]
+fn an_unknown_write_happens_late_or_never_but_once() {
+    let unknown = ((0, 1), write(1, Outcome::Unknown));
+    good(&[unknown, ((2, 3), read(None)), ((4, 5), wrote(2, 4)), ((6, 7), read(Some((1, 5))))]);
+    good(&[unknown, ((2, 3), read(None))]);
+    // It was seen, overwritten, and comes back.
+    let resurrected =
+        [unknown, ((2, 3), read(Some((1, 3)))), ((4, 5), wrote(2, 4)), ((6, 7), read(Some((1, 5))))];
+    bad(&resurrected, 3, "#3 saw version 5");
+    let seen_between = [((0, 1), wrote(2, 4)), ((2, 3), write(1, Outcome::Unknown))];
+    let early = [seen_between[0], seen_between[1], ((4, 5), read(Some((1, 3))))];
+    bad(&early, 2, "");
+}
+
+#[test]
+fn an_unknown_update_needs_what_it_expected() {
+    let unknown = |expected| ((2, 3), cas(expected, 7, Outcome::Unknown));
+    let seen = ((4, 5), read(Some((7, 6))));
+    good(&[((0, 1), wrote(1, 4)), unknown(4), seen]);
+    bad(&[((0, 1), wrote(1, 4)), unknown(3), seen], 2, "no write can have made");
+    let behind = ((6, 7), cas(6, 8, Outcome::Ok(Ok(9))));
+    good(&[((0, 1), wrote(1, 4)), unknown(4), behind]);
+    bad(&[((0, 1), wrote(1, 4)), ((2, 3), cas(4, 7, Outcome::Failed)), behind], 2, "no write can have made");
+}
+
+#[test]
+fn versions_rise() {
+    bad(&[((0, 1), wrote(1, 5)), ((2, 3), wrote(2, 4))], 1, "answered before");
+    good(&[((0, 3), wrote(1, 5)), ((1, 2), wrote(2, 4))]);
+    bad(&[((0, 3), wrote(1, 5)), ((1, 2), wrote(2, 5))], 0, "different values");
+    bad(&[((0, 3), wrote(1, 5)), ((1, 2), wrote(1, 5))], 0, "both confirmed with version 5");
+    bad(&[((0, 1), wrote(1, 0))], 0, "version 0");
+    bad(&[((0, 1), wrote(1, 4)), ((2, 3), cas(4, 2, Outcome::Ok(Ok(3))))], 1, "not the one it expected");
+}
+
+#[test]
+fn keys_have_nothing_to_do_with_each_other() {
+    let mut records = history(&[((0, 1), wrote(1, 5)), ((2, 3), wrote(2, 4))]);
+    records[1].key = "b".into();
+    assert_eq!(check(&records, Limit::default()), Verdict::Linearizable);
+}
+
+#[test]
+fn a_limit_is_kept_and_said() {
+    let unknown = ((0, 1), write(1, Outcome::Unknown));
+    let operations = [unknown, unknown, ((2, 3), read(Some((1, 3)))), ((4, 5), read(Some((1, 4))))];
+    good(&operations);
+    let verdict = check(&history(&operations), Limit(1));
+    assert_eq!(verdict.to_string(), "undecided: 2 of 3 versions of a were explained within the limit");
+}

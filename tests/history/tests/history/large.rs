@@ -1,0 +1,95 @@
+//! Histories as long as tests of a cluster make them.
+
+use std::time::{Duration, Instant};
+
+use warren_test_history::{Limit, Operation, Outcome, Record, Verdict, check};
+
+use crate::known::{cas, read, record, write};
+
+const OPERATIONS: u64 = 10_000;
+const CLIENTS: u64 = 16;
+/// What a history may take to be checked, also on a busy machine.
+const SOON: Duration = Duration::from_secs(5);
+
+/// A generator of numbers that every run repeats.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// What so many clients do with one register, of which `values` different values are written. One of `lost` answers is
+/// lost; half of those writes happen.
+fn long(seed: u64, values: u64, lost: u64) -> Vec<Record> {
+    let mut numbers = Numbers(seed);
+    let (mut now, mut version) = (None, 0);
+    let mut known = [0; CLIENTS as usize];
+    let mut records = Vec::new();
+    for number in 0..OPERATIONS {
+        // Operations take effect one after the other, at 10, 20, ...; each overlaps its neighbours.
+        let (moment, client) = (10_000 + number * 10, (number % CLIENTS) as u32);
+        let times = (moment - numbers.below(79), moment + numbers.below(79));
+        let is_lost = numbers.below(lost) == 0;
+        let happens = !is_lost || numbers.below(2) == 0;
+        let value = if values == 0 { number } else { numbers.below(values) };
+        let expected = known[client as usize];
+        let kind = numbers.below(4);
+        let writes = kind == 2 || kind == 3 && expected == version;
+        let found = version;
+        if writes && happens {
+            version += 1 + numbers.below(3);
+            now = Some((value, version));
+        }
+        let operation = match kind {
+            0 | 1 => {
+                known[client as usize] = version;
+                read(now)
+            }
+            2 if is_lost => write(value, Outcome::Unknown),
+            2 => write(value, Outcome::Ok(version)),
+            _ if is_lost => cas(expected, value, Outcome::Unknown),
+            _ if writes => cas(expected, value, Outcome::Ok(Ok(version))),
+            _ => cas(expected, value, Outcome::Ok(Err(warren_test_history::Conflict(found)))),
+        };
+        records.push(record(client, times, operation));
+    }
+    records
+}
+
+fn quickly(records: &[Record]) -> Verdict {
+    let began = Instant::now();
+    let verdict = check(records, Limit::default());
+    let took = began.elapsed();
+    assert!(took < SOON, "{took:?}: {verdict}");
+    verdict
+}
+
+#[test]
+fn long_histories_are_checked_quickly() {
+    for (values, lost) in [(0, 10), (3, 10), (1, 3), (0, 1_000_000)] {
+        for seed in 0..5 {
+            let verdict = quickly(&long(seed, values, lost));
+            assert_eq!(verdict, Verdict::Linearizable, "seed {seed}, {values} values: {verdict}");
+        }
+    }
+}
+
+#[test]
+fn one_stale_answer_among_thousands_is_found() {
+    for seed in 0..20 {
+        let mut records = long(seed, if seed % 2 == 0 { 0 } else { 3 }, 10);
+        let answered = |record: &&mut Record| {
+            matches!(record.operation, Operation::Read { found: Outcome::Ok(Some(_)) })
+        };
+        let spoiled = records.iter_mut().skip(7_000).find(answered).unwrap();
+        // As if the one who answered had been away for a while.
+        spoiled.invoked += 2_000;
+        spoiled.returned += 2_000;
+        let verdict = quickly(&records);
+        let Verdict::Violation(violation) = verdict else { panic!("seed {seed}: {verdict}") };
+        assert!(violation.answers > 5_000 && violation.text.lines().count() < 40, "{}", violation.text);
+    }
+}

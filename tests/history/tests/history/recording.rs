@@ -1,0 +1,48 @@
+//! What a recorder makes of clients on several threads.
+
+use std::sync::Mutex;
+use std::thread;
+
+use warren_test_history::{Conflict, Limit, Operation, Outcome, Recorder, Verdict, check};
+
+#[test]
+fn clients_on_threads_make_one_history() {
+    let (recorder, register) = (Recorder::default(), Mutex::new((0, 0)));
+    thread::scope(|scope| {
+        for client in 0..8 {
+            let (recorder, register) = (recorder.clone(), &register);
+            scope.spawn(move || {
+                for number in 0..100 {
+                    let value = u64::from(client) * 1_000 + number;
+                    let asked = recorder.read(client, "a");
+                    let (found, version) = *register.lock().unwrap();
+                    asked.ended(Outcome::Ok((version > 0).then_some((found, version))));
+                    let asked = recorder.cas(client, "a", version, value);
+                    let mut there = register.lock().unwrap();
+                    let made = if there.1 == version { Ok(version + 1) } else { Err(Conflict(there.1)) };
+                    if made.is_ok() {
+                        *there = (value, version + 1);
+                    }
+                    drop(there);
+                    asked.ended(Outcome::Ok(made));
+                }
+            });
+        }
+    });
+    let history = recorder.history();
+    assert_eq!(history.len(), 1_600);
+    assert_eq!(check(&history, Limit::default()), Verdict::Linearizable);
+}
+
+#[test]
+fn who_is_cut_off_may_have_written() {
+    let recorder = Recorder::default();
+    drop(recorder.write(1, "a", 7));
+    recorder.write(1, "a", 8).ended(Outcome::Failed);
+    recorder.read(2, "a").ended(Outcome::Ok(Some((7, 1))));
+    let history = recorder.history();
+    assert_eq!(history[0].operation, Operation::Write { value: 7, made: Outcome::Unknown });
+    assert_eq!(history[1].operation, Operation::Write { value: 8, made: Outcome::Failed });
+    assert!(history.windows(2).all(|pair| pair[0].returned <= pair[1].invoked));
+    assert_eq!(check(&history, Limit::default()), Verdict::Linearizable);
+}

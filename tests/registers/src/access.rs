@@ -1,0 +1,76 @@
+//! Bare connections to managers as an administrator: one call is one attempt, nothing is repeated behind it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+use warren_client::{Contexts, Identity, Target};
+use warren_security::{Credentials, LiveCertificate, PrivateKey, Roots, client_config, connect};
+
+/// For TCP and TLS each.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// Who asks, and whom it trusts.
+#[derive(Debug, Clone)]
+pub struct Access {
+    roots: Roots,
+    credentials: Credentials,
+}
+
+impl Access {
+    /// As the current context of the contexts file `file` says.
+    ///
+    /// # Panics
+    /// There is none with a certificate.
+    #[must_use]
+    #[track_caller]
+    pub fn of_contexts(file: &Path) -> Self {
+        let contexts = Contexts::load(file).expect("the contexts file can be read");
+        let name = contexts.current.clone().expect("one of the contexts is the current one");
+        match &contexts.get(&name).expect("the current context is there").target {
+            Target::Tcp { identity, .. } => Self::new(identity),
+            Target::Unix { socket } => panic!("the current context is the socket {}", socket.display()),
+        }
+    }
+
+    /// As `identity` says.
+    ///
+    /// # Panics
+    /// It is not usable.
+    #[must_use]
+    #[track_caller]
+    pub fn new(identity: &Identity) -> Self {
+        let key = PrivateKey::parse(&identity.key.0).expect("a context's key");
+        let credentials =
+            Credentials::new(identity.certificate.clone(), key).expect("a context's certificate");
+        Self { roots: Roots::parse(&identity.ca).expect("a context's authority"), credentials }
+    }
+
+    /// A connection to the manager at `address`, which is not made again when it is lost.
+    ///
+    /// # Errors
+    /// In words: nothing was sent.
+    pub async fn connect(&self, address: SocketAddr) -> Result<Channel, String> {
+        let config = client_config(&self.roots, Some(LiveCertificate::new(&self.credentials)));
+        let config = config.map_err(|error| error.to_string())?;
+        let stream =
+            timeout(CONNECT, TcpStream::connect(address)).await.map_err(|_| "no connection in time")?;
+        let stream = stream.map_err(|error| error.to_string())?;
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let secure = connect(stream, config, CONNECT).await.map_err(|error| error.to_string())?;
+        let secure = Arc::new(tokio::sync::Mutex::new(Some(TokioIo::new(secure))));
+        let once = tower::service_fn(move |_| {
+            let secure = Arc::clone(&secure);
+            async move {
+                secure.lock().await.take().ok_or_else(|| std::io::Error::other("the connection was lost"))
+            }
+        });
+        let endpoint = Endpoint::from_static("http://manager");
+        endpoint.connect_with_connector(once).await.map_err(|error| error.to_string())
+    }
+}

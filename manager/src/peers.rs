@@ -2,8 +2,9 @@
 //!
 //! Each manager dials each other one, and keeps that connection for what it says itself; the answers come on the
 //! connection that the other one made. Raft's messages and forwarded writes share it (`peers/line.rs`), snapshots have
-//! connections of their own ([`install`]), and whatever else is asked goes over a third one, that is made when it is
-//! needed ([`Peers::client`]): a log or an import must not hold up the messages that keep a leader in office.
+//! connections of their own ([`install`]), short questions have one ([`Peers::control`]), and whatever else is asked
+//! goes over another one ([`Peers::client`]), both made when they are needed: a log or an import must not hold up the
+//! messages that keep a leader in office, nor the question whom a manager heard of.
 //!
 //! Nothing waits without a bound: what finds no room is dropped, and raft sends it again. Nothing here decides; whom
 //! to reach and whom to let in follows from the members in the state ([`roster`]) and from what managers say of
@@ -174,17 +175,17 @@ impl Peers {
     /// is noticed within about two seconds, and calls to it fail then. Calls with larger messages than 4 MiB need
     /// [`MAX_MESSAGE`] set at the client.
     pub fn client(&self, member: MemberId) -> Option<PeersClient<Channel>> {
-        let lines = self.shared.lines.load();
-        let line = lines.get(&member).filter(|line| line.mailbox.is_open())?;
-        Some(PeersClient::new(line.channel.clone()))
+        self.open_line(member).map(|line| PeersClient::new(line.channel))
     }
 
     /// As [`Peers::client`], for short questions and answers: over a connection that no log or import shares, since
     /// what others leave unread there would hold them up, and nodes would pass for silent.
     pub fn control(&self, member: MemberId) -> Option<PeersClient<Channel>> {
-        let lines = self.shared.lines.load();
-        let line = lines.get(&member).filter(|line| line.mailbox.is_open())?;
-        Some(PeersClient::new(line.control.clone()))
+        self.open_line(member).map(|line| PeersClient::new(line.control))
+    }
+
+    fn open_line(&self, member: MemberId) -> Option<Line> {
+        self.shared.lines.load().get(&member).filter(|line| line.mailbox.is_open()).cloned()
     }
 
     /// Resolves when this manager was removed from the cluster: its own state says so, or a member said so that leads

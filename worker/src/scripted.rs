@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Duration, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
+use warren_process::joining::channel_over;
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::sessions_server::{Sessions, SessionsServer};
@@ -15,7 +16,7 @@ use warren_proto::v1::worker_frame::Frame as FromWorker;
 use warren_types::{Assignment, AssignmentVersion, NodeSettings, TaskAssignment, TaskId};
 
 use crate::samples::settings;
-use crate::session::{Connected, Dial, DialError, channel};
+use crate::session::{Connected, Dial, DialError};
 
 /// For anything that a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -183,7 +184,7 @@ impl Manager {
 async fn dial(dialled: mpsc::Sender<Result<DuplexStream, std::io::Error>>) -> Result<Connected, DialError> {
     let (near, far) = tokio::io::duplex(1 << 20);
     dialled.send(Ok(far)).await.map_err(|_| DialError::NoAddress)?;
-    let channel = channel(near).await;
+    let channel = channel_over(near).await;
     let channel = channel.map_err(|source| DialError::Transport { manager: "memory".into(), source })?;
     Ok(Connected { manager: "memory".into(), dialled_from: None, channel })
 }

@@ -33,8 +33,6 @@ use warren_types::{ClusterId, NodeId};
 
 pub(crate) use attach::{Services, TaskLogs};
 pub(crate) use contact::{Contact, Standing};
-#[cfg(test)]
-pub(crate) use dial::channel;
 pub(crate) use dial::{Connected, Dial, DialError, Dialer};
 pub(crate) use fetch::Fetcher;
 pub(crate) use removal::{Outcast, Removal, RemovalNote, removal_file};

@@ -58,7 +58,10 @@ pub async fn answer<T>(address: &str, call: impl Future<Output = T>) -> Result<T
 }
 
 /// A channel over exactly this connection: when it is lost, calls fail instead of dialling again.
-async fn channel_over<S>(stream: S) -> Result<Channel, tonic::transport::Error>
+///
+/// # Errors
+/// It is no HTTP/2 connection.
+pub async fn channel_over<S>(stream: S) -> Result<Channel, tonic::transport::Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {

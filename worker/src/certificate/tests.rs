@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response};
 use warren_control::{Shutdown, SystemClock};
+use warren_process::joining::channel_over;
 use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1::membership_server::{Membership as MembershipService, MembershipServer};
 use warren_security::CertificateAuthority;
@@ -15,7 +16,7 @@ use warren_types::NodeRole;
 use super::*;
 use crate::samples::settings;
 use crate::scripted::PATIENCE;
-use crate::session::{Connected, channel};
+use crate::session::Connected;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -85,7 +86,7 @@ impl Node {
             async move {
                 let (near, far) = tokio::io::duplex(1 << 16);
                 dialled.send(Ok(far)).await.map_err(|_| DialError::NoAddress)?;
-                let channel = channel(near).await;
+                let channel = channel_over(near).await;
                 let memory = || "memory".to_owned();
                 let channel = channel.map_err(|source| DialError::Transport { manager: memory(), source })?;
                 Ok(Connected { manager: memory(), dialled_from: None, channel })

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
 use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
+use warren_process::joining::channel_over;
 use warren_security::ConnectError;
 use warren_types::{ManagerAddress, NodeId};
 
@@ -141,26 +140,9 @@ async fn connect(
     let dialled_from = stream.local_addr().ok().map(|address| address.ip().to_string());
     let secure = warren_security::connect(stream, tls, CONNECT_DEADLINE).await;
     let secure = secure.map_err(|source| DialError::Insecure { manager: manager.clone(), source })?;
-    let channel = channel(secure).await;
+    let channel = channel_over(secure).await;
     let channel = channel.map_err(|source| DialError::Transport { manager: manager.clone(), source })?;
     Ok(Connected { manager, dialled_from, channel })
-}
-
-/// A channel over exactly this connection: when it is lost, calls fail instead of dialling again.
-pub(crate) async fn channel<S>(stream: S) -> Result<Channel, tonic::transport::Error>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-{
-    let stream = Arc::new(Mutex::new(Some(stream)));
-    let connector = tower::service_fn(move |_| {
-        let stream = Arc::clone(&stream);
-        async move {
-            let gone = || io::Error::new(io::ErrorKind::NotConnected, "the connection was lost");
-            stream.lock().await.take().map(TokioIo::new).ok_or_else(gone)
-        }
-    });
-    // The address is never dialled, and https would be refused since TLS is done already.
-    Endpoint::from_static("http://manager").connect_with_connector(connector).await
 }
 
 #[cfg(test)]

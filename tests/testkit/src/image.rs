@@ -87,10 +87,11 @@ impl Image {
         self
     }
 
-    /// The configuration's `Entrypoint`.
+    /// The configuration's `Entrypoint`. As in a Dockerfile, the arguments that were there go.
     #[must_use]
     pub fn entrypoint<S: Into<String>>(mut self, entrypoint: impl IntoIterator<Item = S>) -> Image {
         self.entrypoint = words(entrypoint);
+        self.arguments = Vec::new();
         self
     }
 

@@ -30,11 +30,20 @@ impl PrivateContainerd {
     /// # Panics
     /// When it does not start: a test cannot go on then.
     pub async fn start() -> Self {
+        Self::start_with(|_, _| {}).await
+    }
+
+    /// Starts one by other options. The directory is the one of [`PrivateContainerd::dir`].
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub async fn start_with(change: impl FnOnce(&mut Options, &Path)) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let dir =
             tempfile::Builder::new().prefix("warren-").tempdir().expect("a temporary directory can be made");
         let namespace = format!("warren-test-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let options = Self::options_in(dir.path());
+        let mut options = Self::options_in(dir.path());
+        change(&mut options, dir.path());
         let settings = Settings {
             cgroup_parent: format!("/{namespace}"),
             namespace,

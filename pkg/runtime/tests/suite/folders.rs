@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use tokio::time::timeout;
-
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
 use warren_runtime::containerd::{Containerd, Settings};
+use warren_runtime::testing::PrivateContainerd;
 use warren_runtime::{ContainerSpec, Process, Runtime, Signal};
+use warren_testkit::scratch::install;
 
 use crate::strays::{connection, delete_record, make, record};
 use crate::world::{World, end, eventually, id, process, run, sleeper};
@@ -110,6 +110,16 @@ async fn what_nobody_owns_goes_and_nothing_else() {
 
 /// An agent that is killed after this time, at work on all of `specs`.
 fn killed_agent(settings: Settings, specs: Vec<ContainerSpec>, life: Duration) {
+    // Not a wait: the moment of the kill.
+    agent_killed_after(settings, specs, async move { tokio::time::sleep(life).await });
+}
+
+/// An agent that is killed then, at work on all of `specs`.
+fn agent_killed_after(
+    settings: Settings,
+    specs: Vec<ContainerSpec>,
+    moment: impl Future<Output = ()> + Send + 'static,
+) {
     let agent = move || {
         let agent =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -126,8 +136,7 @@ fn killed_agent(settings: Settings, specs: Vec<ContainerSpec>, life: Duration) {
                     }
                 });
             }
-            // Not a wait: the moment of the kill.
-            tokio::time::sleep(life).await;
+            moment.await;
         });
         // Every call is cut off where it is.
         agent.shutdown_timeout(Duration::ZERO);
@@ -135,90 +144,69 @@ fn killed_agent(settings: Settings, specs: Vec<ContainerSpec>, life: Duration) {
     thread::spawn(agent).join().unwrap();
 }
 
-/// containerd gives up a supervisor that does not answer after some seconds.
-const GIVES_UP: Duration = Duration::from_secs(10);
-
-/// Stops the supervisor of this container as soon as there is one; whether that was before it was told what to make,
-/// and before its agent's end.
-fn freeze(world: &World, name: &str, is_over: impl Fn() -> bool) -> Option<i32> {
-    let mark = format!(" -id {name} ");
-    let pid = loop {
-        if is_over() {
-            return None;
-        }
-        let lines = world.containerd.leftovers();
-        let line = lines.iter().find(|line| line.contains(&mark) && !line.ends_with(" start "));
-        if let Some(line) = line {
-            break line.split(' ').next().unwrap().parse().unwrap();
-        }
-        thread::yield_now();
-    };
-    // One that has ended meanwhile is no catch.
-    let send = |signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).is_ok();
-    if !send(nix::sys::signal::SIGSTOP) {
-        return None;
-    }
-    if places(world)[0].join(name).join("runtime").exists() {
-        send(nix::sys::signal::SIGCONT);
-        return None;
-    }
-    Some(pid)
+/// A containerd whose supervisors are frozen as soon as they run, before they are told what to make.
+async fn freezing() -> World {
+    let containerd = PrivateContainerd::start_with(|options, dir| {
+        let programs = dir.join("programs");
+        fs::create_dir(&programs).unwrap();
+        let path = std::env::var("PATH").unwrap();
+        let program = |name: &str, script: String| install(&programs.join(name), script.as_bytes());
+        let first = programs.display();
+        program("containerd", format!("#!/bin/sh\nPATH={first}:{path}\nexec containerd-of-machine \"$@\"\n"));
+        symlink(which("containerd"), programs.join("containerd-of-machine")).unwrap();
+        let real = which("containerd-shim-runc-v2").display().to_string();
+        let script = format!(
+            "#!/bin/sh
+            for last; do :; done
+            [ \"$last\" = start ] || exec {real} \"$@\"
+            address=$({real} \"$@\") || exit
+            while [ $# != 0 ]; do
+                case $1 in -namespace) namespace=$2 ;; -id) id=$2 ;; esac
+                shift
+            done
+            pkill -STOP -f -- \"-namespace $namespace -id $id -address\"
+            echo \"$address\"\n"
+        );
+        program("containerd-shim-runc-v2", script);
+        options.binary = Some(programs.join("containerd"));
+    });
+    World::start_on(containerd.await, |_, _| {}).await
 }
 
-/// A creation whose agent is killed and whose supervisor is frozen, until containerd has given it up. Whether both
-/// folders are still there then, with nothing else of it: one that is caught before containerd is connected to it is
-/// waited for, or cleared away all the same.
-async fn is_left_behind(world: &World, spec: ContainerSpec) -> bool {
-    let name = spec.id.to_string();
-    let frozen = thread::scope(|scope| {
-        let settings = world.containerd.settings();
-        let agent = scope.spawn(move || killed_agent(settings, vec![spec], Duration::from_secs(1)));
-        let frozen = freeze(world, &name, || agent.is_finished());
-        agent.join().unwrap();
-        frozen
-    });
-    let Some(frozen) = frozen else { return false };
-    let (log, mark) = (world.containerd.dir().join("root/containerd.log"), format!("id={name} "));
-    let given_up = eventually("containerd has given up", || async {
-        let text = fs::read_to_string(&log).unwrap();
-        text.lines().any(|line| line.contains("failed to clean up") && line.contains(&mark))
-    });
-    let has_given_up = timeout(GIVES_UP, given_up).await.is_ok();
-    if !has_given_up || !places(world).iter().all(|place| place.join(&name).exists()) {
-        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(frozen), nix::sys::signal::SIGCONT);
-        return false;
-    }
-    // The record goes, and with it what containerd can still do about the rest.
-    for found in world.runtime.list().await.unwrap() {
-        world.runtime.signal(&found.id, Signal::KILL).await.unwrap();
-        eventually("it is removed", || async { world.runtime.remove(&found.id).await.is_ok() }).await;
-    }
-    places(world).iter().all(|place| place.join(&name).exists())
+/// A program of this machine.
+fn which(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap();
+    std::env::split_paths(&path).map(|place| place.join(name)).find(|program| program.exists()).unwrap()
 }
 
 /// containerd clears the creation away that was cut off, gives up, and leaves both folders for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_creation_that_containerd_cannot_clear_away_is_swept() {
-    let world = World::start().await;
-    let mut stuck = None;
-    for attempt in 0..20 {
-        let spec = sleeper(&format!("stuck{attempt}"));
-        let name = spec.id.to_string();
-        if is_left_behind(&world, spec).await {
-            stuck = Some(name);
-            break;
-        }
+    let world = freezing().await;
+    let spec = sleeper("stuck");
+    let name = spec.id.to_string();
+    // The agent is killed while containerd waits for the supervisor's answer.
+    let work = places(&world)[1].join(&name);
+    agent_killed_after(world.containerd.settings(), vec![spec], async move {
+        eventually("there is a supervisor", || async { work.exists() }).await;
+        // Not a wait: the moment of the kill.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    });
+    eventually("containerd gives up", || async {
+        let log = fs::read_to_string(world.containerd.dir().join("root/containerd.log")).unwrap();
+        log.lines().any(|line| line.contains("failed to clean up") && line.contains(&format!("id={name} ")))
+    })
+    .await;
+    for found in world.runtime.list().await.unwrap() {
+        world.runtime.signal(&found.id, Signal::KILL).await.unwrap();
+        eventually("it is removed", || async { world.runtime.remove(&found.id).await.is_ok() }).await;
     }
-    let name = stuck.expect("one of many supervisors is caught at its beginning");
     let both: Vec<PathBuf> = places(&world).map(|place| place.join(&name)).into();
+    assert!(both.iter().all(|path| path.exists()), "{:?}", folders(&world));
     let swept = world.runtime.sweep_strays().await.unwrap();
     assert!(swept.shims.contains(&name) && swept.failed.is_empty(), "{swept:?}");
     assert!(both.iter().all(|path| !path.exists()), "{swept:?}");
-    eventually("what the other attempts left is swept", || async {
-        let _ = world.runtime.sweep_strays().await.unwrap();
-        folders(&world).is_empty()
-    })
-    .await;
+    assert_eq!(folders(&world), Vec::<PathBuf>::new());
     world.assert_clean().await;
 }
 

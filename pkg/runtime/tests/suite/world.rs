@@ -37,7 +37,11 @@ impl World {
 
     /// With other settings; the directory is for what they need.
     pub async fn start_with(change: impl FnOnce(&mut Settings, &Path)) -> Self {
-        let containerd = PrivateContainerd::start().await;
+        Self::start_on(PrivateContainerd::start().await, change).await
+    }
+
+    /// On a containerd that is there.
+    pub async fn start_on(containerd: PrivateContainerd, change: impl FnOnce(&mut Settings, &Path)) -> Self {
         let mut settings = containerd.settings();
         change(&mut settings, containerd.dir());
         let runtime = Containerd::new(settings).unwrap();

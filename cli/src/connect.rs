@@ -33,7 +33,7 @@ impl TalkedTo {
     pub fn remember(&self) {
         let Some(known) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let Known { client, file, context, identity } = known;
-        match Contexts::follow(&file, &context, &identity, &client.manager_addresses()) {
+        match Contexts::follow(&file, &context, &identity, (&client.manager_addresses(), client.life())) {
             Ok(true) => tracing::debug!(context, "the context has the addresses of the managers"),
             Ok(false) => {}
             Err(error) => tracing::debug!(context, %error, "the addresses of the managers were not kept"),
@@ -51,13 +51,19 @@ pub async fn connect(global: &Global, what: &str) -> Result<Client, Failure> {
         let contexts = Contexts::load(&file)?;
         let context = contexts.chosen(&wish).map(str::to_owned);
         let target = contexts.select(wish)?;
-        let client = Client::connect(&target).await?.stale(global.stale);
+        let client = Client::connect(&target).await?.stale(global.stale).on_leaderless(tell_leaderless);
+        let life = context.as_ref().and_then(|name| contexts.get(name)).map_or(0, |context| context.life);
+        let client = client.having_seen(life);
         if let (Target::Tcp { identity, .. }, Some(context)) = (target, context) {
             global.talked_to.note(Known { client: client.clone(), file: file.clone(), context, identity });
         }
         Ok(client)
     };
     connected.await.map_err(|error: Error| crate::failure::of_client(what, error))
+}
+
+fn tell_leaderless() {
+    eprintln!("waiting for the managers to have a leader");
 }
 
 /// The contexts file, which need not exist.

@@ -14,6 +14,9 @@ pub fn of_client(what: impl Into<String>, error: Error) -> Failure {
         Error::Refused { problem } if !problem.violations.0.is_empty() => {
             return Failure::invalid(what, problem.violations.clone());
         }
+        no_leader if no_leader.is_no_leader() => {
+            (Exit::Unreachable, "see which managers answer with `warren manager ls --stale`")
+        }
         Error::Refused { problem } => of_code(problem.code),
         Error::UnknownContext { .. } => (Exit::NotFound, "choose one of those with --context"),
         Error::NoIdentity { .. } => (Exit::Usage, "choose a context that has a certificate with --context"),
@@ -46,8 +49,8 @@ fn of_code(code: Code) -> (Exit, &'static str) {
         Code::NotFound => (Exit::NotFound, "look at what there is with `ls`"),
         Code::AlreadyExists => (Exit::Conflict, "choose another, or remove the one that is there"),
         Code::FailedPrecondition | Code::Aborted => (Exit::Conflict, "look at its state, then try again"),
-        Code::Unavailable => (Exit::Unreachable, "try again in a moment; see `warren cluster info`"),
-        Code::DeadlineExceeded => (Exit::TimedOut, "see `warren cluster info`, then try again"),
+        Code::Unavailable => (Exit::Unreachable, "try again in a moment; see `warren manager ls --stale`"),
+        Code::DeadlineExceeded => (Exit::TimedOut, "see `warren manager ls --stale`, then try again"),
         Code::ResourceExhausted => (Exit::Failed, "try again later"),
         Code::Unimplemented => (Exit::Failed, "use the program's version that the managers have"),
         _ => (Exit::Failed, "look at the manager's log"),
@@ -105,6 +108,16 @@ mod tests {
         service web was not created
           why: there is a service web
           try: choose another, or remove the one that is there
+        ");
+    }
+
+    #[test]
+    fn without_a_leader_it_says_what_is_needed_and_where_to_look() {
+        let problem = Problem::new(Code::Unavailable, "NO_LEADER", "the managers have had no leader for 2s");
+        insta::assert_snapshot!(refused(problem), @r"
+        service web was not created
+          why: the managers have had no leader for 2s
+          try: see which managers answer with `warren manager ls --stale`
         ");
     }
 

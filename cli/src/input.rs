@@ -101,12 +101,14 @@ pub fn passphrase(file: Option<&Path>, times: Times, what: &str) -> Result<Passp
             return Err(Failure::new(Exit::Usage, what, why, "give a file with --passphrase-file"));
         }
     };
-    let unread = |error: io::Error| match error.kind() {
-        io::ErrorKind::Interrupted => Failure::new(Exit::Failed, what, "it was interrupted", ""),
-        io::ErrorKind::NotFound => {
-            Failure::new(Exit::NotFound, what, format!("the passphrase: {error}"), "check --passphrase-file")
+    let unread = |error: io::Error| {
+        let whence = file.map_or_else(String::new, |file| format!(" in {}", file.display()));
+        let why = format!("the passphrase{whence}: {error}");
+        match error.kind() {
+            io::ErrorKind::Interrupted => Failure::new(Exit::Failed, what, "it was interrupted", ""),
+            io::ErrorKind::NotFound => Failure::new(Exit::NotFound, what, why, "check --passphrase-file"),
+            _ => Failure::new(Exit::Failed, what, why, "check --passphrase-file"),
         }
-        _ => Failure::new(Exit::Failed, what, format!("the passphrase: {error}"), "check --passphrase-file"),
     };
     let first = line(read.map_err(unread)?, &noun, what)?;
     if file.is_none() && times == Times::Twice {
@@ -208,6 +210,8 @@ mod tests {
         }
         let missing = passphrase(Some(&dir.path().join("none")), Times::Once, "x").unwrap_err();
         assert_eq!(missing.exit, Exit::NotFound);
+        let wanted = format!("the passphrase in {}", dir.path().join("none").display());
+        assert!(missing.why.starts_with(&wanted), "{missing}");
     }
 
     #[test]

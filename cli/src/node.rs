@@ -24,6 +24,8 @@ struct Node {
     plan: Plan,
     told: Told,
     worker: Option<Flags>,
+    /// What the worker is or was told: it is to clear up what a removed node ran, also where none is to run any more.
+    ran: Option<Flags>,
 }
 
 impl Node {
@@ -32,11 +34,13 @@ impl Node {
         let kept = Sections::load(&place.data_dir)?;
         // A manager is called as its node is, also where it has none.
         manager.name = worker.node_name.clone();
+        let ran = ran(kept.as_ref())?;
         let worker = worker_flags(kept.as_ref(), manager_only, worker)?;
+        let ran = worker.clone().or(ran);
         manager.name = manager.name.or_else(|| worker.as_ref().and_then(|flags| flags.node_name.clone()));
         let told = Told::merge(kept.as_ref(), &place, metrics, manager, occasion)?;
         let plan = Plan::new(place.data_dir, &told, machine)?;
-        Ok(Self { plan, told, worker })
+        Ok(Self { plan, told, worker, ran })
     }
 
     fn sections(&self) -> Sections {
@@ -50,7 +54,7 @@ pub async fn run(args: NodeArgs, occasion: Occasion) -> Result<(), Failure> {
     let node = Node::of(args, &machine, &occasion)?;
     let sections = node.sections();
     let worker = node.worker.map(|flags| hybrid::WorkerPlan::new(flags, &machine)).transpose()?;
-    hybrid::run(node.plan, worker, &occasion, sections).await
+    hybrid::run(node.plan, (worker, node.ran), &occasion, sections).await
 }
 
 /// Lets the stopped manager of this machine go on without the others. Nothing is started.
@@ -67,10 +71,15 @@ fn worker_flags(
     manager_only: Option<bool>,
     said: Flags,
 ) -> Result<Option<Flags>, Failure> {
-    let old = kept.map(|kept| kept.section::<Flags>(WORKER)).transpose()?;
-    let was_without = matches!(old, Some(None));
+    let old = ran(kept)?;
+    let was_without = kept.is_some() && old.is_none();
     let without = manager_only.unwrap_or(was_without);
-    Ok((!without).then(|| said.over(old.flatten().unwrap_or_default())))
+    Ok((!without).then(|| said.over(old.unwrap_or_default())))
+}
+
+/// What the worker was told, where there was one.
+fn ran(kept: Option<&Sections>) -> Result<Option<Flags>, Failure> {
+    Ok(kept.map(|kept| kept.section::<Flags>(WORKER)).transpose()?.flatten())
 }
 
 /// What is remembered.
@@ -129,5 +138,29 @@ mod tests {
         first.sections().remember().unwrap();
         assert_eq!(node(None, None).plan.name.as_str(), "m1");
         assert_eq!(node(Some("m2"), None).plan.name.as_str(), "m2");
+    }
+
+    #[test]
+    fn a_node_that_is_to_run_no_worker_any_more_knows_what_it_had_to_clear_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = Machine { host_name: "host".into(), address: None, root: true };
+        let node = |manager_only| {
+            let args = NodeArgs {
+                place: PlaceArgs { data_dir: dir.path().to_owned(), run_dir: None },
+                metrics: MetricsArgs::default(),
+                manager_only,
+                manager: warren_manager::process::Flags::default(),
+                worker: Flags::default(),
+            };
+            Node::of(args, &machine, &Occasion::Init).unwrap()
+        };
+        assert!(node(Some(true)).ran.is_none(), "it never ran a worker");
+        let socket = Flags { containerd_socket: Some(PathBuf::from("/a")), ..Flags::default() };
+        let hybrid = node(None);
+        Node { worker: Some(socket.clone()), ..hybrid }.sections().remember().unwrap();
+        for manager_only in [None, Some(true)] {
+            let node = node(manager_only);
+            assert_eq!((node.worker.is_some(), node.ran), (manager_only.is_none(), Some(socket.clone())));
+        }
     }
 }

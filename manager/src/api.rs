@@ -9,7 +9,9 @@ pub mod contents;
 pub mod description;
 pub mod heard;
 pub mod images;
+pub mod life;
 pub mod logs;
+pub mod loops;
 pub mod managers;
 pub mod membership;
 pub mod nodes;
@@ -36,9 +38,11 @@ use warren_security::{CertificateAuthority, ContentKey};
 use warren_types::MemberId;
 
 use self::progress::Ears;
+use crate::agreement::Agreement;
 use crate::controllers::{Refusals, Waits};
 use crate::metrics::Metrics;
 use crate::peers::Peers;
+use crate::session::leader::LeaderWatch;
 use crate::session::{Registry, Streams};
 use crate::stamp::Stamp;
 use crate::store::Store;
@@ -48,6 +52,8 @@ use crate::store::Store;
 pub struct Api {
     /// The replicated state.
     pub store: Store,
+    /// Tells whoever waits when no leader is heard of.
+    pub leader: LeaderWatch,
     /// Who is connected, and what they said that is not replicated.
     pub registry: Registry,
     /// Streams that workers dial on request.
@@ -74,6 +80,8 @@ pub struct Api {
     pub founders: Arc<[MemberId]>,
     /// The other managers.
     pub peers: Peers,
+    /// Whether their states are the same.
+    pub agreement: Agreement,
     /// Listens to the progress that the others hear of, while somebody watches.
     pub ears: Ears,
     /// What keeps this manager's log.

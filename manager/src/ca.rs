@@ -14,7 +14,7 @@ use warren_security::{
     AuthorityError, CertificateAuthority, ContentKey, ContentKeyError, Credentials, FileError, Identity,
     IdentityError, KeyFileError, LiveCertificate, Role, Roots,
 };
-use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeName, NodeRole};
+use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeName};
 
 use crate::recovery::seat::{self, AUTHORITY_FILE, ROOTS_FILE};
 
@@ -224,19 +224,15 @@ impl Keys {
 /// Which node a manager with a worker is, where its directory does not say so: the manager's node of its name if it is
 /// this machine that was that one and lost its data, else a new one.
 ///
-/// It was that one if the node is at the manager's own host, if the manager replaces one of that name, or if it goes on
-/// alone as the cluster of a backup. A new machine that only got the name of a removed manager was not: the node may
-/// still run what it ran.
+/// It was that one where [`State::is_node_at`] says so, or if it goes on alone as the cluster of a backup.
 ///
 /// # Errors
 /// [`CaError::NodeOfAnother`].
 pub fn node_of(state: &State, own: MemberId, name: &NodeName, host: &str) -> Result<NodeId, CaError> {
-    let named = state.nodes().find(|node| node.name == *name && node.role == NodeRole::Manager);
-    let Some(node) = named else { return Ok(NodeId(new_id())) };
-    let replaced = state.member(own).and_then(|own| own.replaces).and_then(|old| state.member(old));
-    let replaces = replaced.is_some_and(|old| old.name == *name);
+    let Some(node) = state.node_of_manager(name) else { return Ok(NodeId(new_id())) };
+    let replaces = state.member(own).and_then(|own| own.replaces);
     let alone = state.members().all(|member| member.member == own);
-    if node.description.address == host || replaces || alone {
+    if alone || state.is_node_at(node, host, replaces) {
         return Ok(node.id);
     }
     let address = node.description.address.clone();

@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod advertise;
+pub mod agreement;
 pub mod api;
 pub mod background;
 pub mod ca;

@@ -1,5 +1,6 @@
 //! The composition root: opens what is on disk, starts the driver, the controllers and the API, in that order.
 
+mod chores;
 mod error;
 mod footing;
 mod registration;
@@ -8,20 +9,21 @@ mod said;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use rand::RngExt;
 use tokio::sync::{mpsc, watch};
-use warren_control::{BoxError, Clock, Loops, Queue, RunnerSettings, Shutdown, SystemClock, system_chance};
+use warren_control::{Loops, Shutdown, SystemClock, system_chance};
 use warren_core::Command;
 use warren_log::DataDir;
 use warren_security::{ContentKey, Credentials, Roots};
 use warren_telemetry::Part;
 use warren_types::{ClusterId, ManagerAddress, NodeId};
 
+use self::chores::{control, renew_certificates};
 pub use self::error::{Failed, StartError};
-use self::footing::{attend, check_cluster, lead_if_alone, leave_when_removed};
+use self::footing::{attend, check_cluster, lead_if_alone, leave_in_the_end};
 use self::registration::{Registration, reached_at};
+use crate::agreement::Agreement;
 use crate::api::Api;
 use crate::api::progress::Ears;
 use crate::background;
@@ -29,8 +31,7 @@ use crate::ca::{CaError, Keys, LocalAgent, content_key};
 use crate::config::{Config, Tuning};
 use crate::controllers::liveness::ask_peers;
 use crate::controllers::planner::{Planner, Surroundings};
-use crate::controllers::wake::{SWEEP, SWEEP_LOOP, Waker};
-use crate::controllers::{Refusals, Waits, key::Key};
+use crate::controllers::{Refusals, Waits};
 use crate::metrics::{self, Metrics, Sources};
 use crate::peers::server::{Parts as PeerParts, PeerServer};
 use crate::peers::{self, Peers};
@@ -38,13 +39,12 @@ use crate::raft::restore::{Group, Opened, open_store};
 use crate::recovery::joining;
 use crate::recovery::seat::{self, Seat, Standing};
 use crate::server::{Listeners, ServeError, Services};
+use crate::session::leader::LeaderWatch;
 use crate::session::server::SessionServer;
 use crate::session::{Registry, Streams};
 use crate::stamp::Stamp;
 use crate::store::Store;
 
-/// Keys that may wait for the planners; each service has two.
-const KEYS: usize = 1 << 16;
 /// How long the parts may take to stop.
 const STOP: Duration = Duration::from_secs(5);
 
@@ -178,6 +178,7 @@ fn seated(dir: &Path, create: bool) -> Result<Seat, StartError> {
         Standing::Nothing if create => Ok(Seat::first()),
         Standing::Nothing => Err(CaError::NoCluster(dir.to_owned()).into()),
         Standing::Begun(_) => Err(StartError::Begun),
+        Standing::Overtaken(_, life) => Err(StartError::Overtaken(life)),
         Standing::Removed => {
             // It may have been killed before it had done that.
             seat::drop_keys(dir)?;
@@ -262,7 +263,7 @@ async fn open(
     let (failing, mut failure) = mpsc::channel(1);
     attend(ended, failing.clone(), shutdown);
     peers.start(store.clone(), Arc::new(snapshots), unsent, shutdown);
-    leave_when_removed(&peers, &dir, seat.clone(), failing, shutdown);
+    leave_in_the_end(&peers, &dir, seat.clone(), failing, shutdown);
     let alone = lead_if_alone(&store, &mut failure).await?;
     Ok(Opening {
         config,
@@ -334,9 +335,12 @@ fn serve(
     let planner = Planner::new(store.clone(), seat.member, stamp.clone(), surroundings);
     control(planner, &store, &registry, &loops, &shutdown);
     let (reads, connected, running) = (store.clone(), registry.clone(), loops.clone());
-    let sources = Sources { store: reads, registry: connected, loops: running, clock, dir };
+    let agreement = Agreement::default();
+    let compared = (seat.member, agreement.clone());
+    let sources = Sources { store: reads, registry: connected, loops: running, clock, dir, compared };
     let api = Api {
         store: store.clone(),
+        leader: LeaderWatch::start(store.clone(), &loops),
         registry: registry.clone(),
         streams,
         refusals,
@@ -349,12 +353,14 @@ fn serve(
         member: seat.member,
         founders: seat.founders.into(),
         peers: peers.clone(),
+        agreement: agreement.clone(),
         waits: waits.clone(),
         ears: Ears::default(),
         log_engine: config.log_engine,
         metrics: metrics.clone(),
     };
     let sessions = SessionServer::start(&api);
+    api.compare_states();
     let parts = PeerParts {
         peers,
         store: store.clone(),
@@ -368,33 +374,4 @@ fn serve(
     listeners.serve(&keys.authority.roots(), keys.manager.clone(), &services, &shutdown)?;
     tracing::info!(%address, cluster = %keys.cluster, member = seat.member, "manager is serving");
     Ok(Manager { address, keys, store, shutdown, metrics: (metrics, sources), failure })
-}
-
-/// Renews what this machine shows, in time and while it is shown.
-fn renew_certificates(keys: &Arc<Keys>, clock: &Arc<SystemClock>, loops: &Loops, interval: Duration) {
-    let (keys, clock, chance) = (keys.clone(), clock.clone(), rand::rng().random());
-    loops.spawn("certificates", interval, move || {
-        let (keys, now) = (keys.clone(), UNIX_EPOCH + Duration::from_millis(clock.unix_millis()));
-        async move {
-            let renewed = tokio::task::spawn_blocking(move || keys.renew(now, chance)).await;
-            Ok::<(), BoxError>(renewed??)
-        }
-    });
-}
-
-fn control(planner: Planner, store: &Store, registry: &Registry, loops: &Loops, shutdown: &Shutdown) {
-    let queue: Queue<Key> = Queue::new(KEYS);
-    let keys = queue.handle();
-    let planner = Arc::new(planner);
-    loops.spawn_queue("planner", queue, RunnerSettings::default(), move |key| {
-        let planner = planner.clone();
-        async move { planner.run(key).await }
-    });
-    let waker = Arc::new(Waker::new(store.clone(), registry.clone(), keys));
-    let sweeper = waker.clone();
-    loops.spawn(SWEEP_LOOP, SWEEP, move || {
-        sweeper.wake_all();
-        std::future::ready(Ok::<(), BoxError>(()))
-    });
-    background::spawn(shutdown, "waker", async move { waker.follow().await });
 }

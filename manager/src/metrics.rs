@@ -19,8 +19,9 @@ use warren_telemetry::{
     Collector, DescriptorEncoder, Kind, LoopMetrics, Part, Probe, Registry as Shown, loop_probe,
     write_series, write_value,
 };
-use warren_types::Bytes;
+use warren_types::{Bytes, MemberId};
 
+use crate::agreement::Agreement;
 use crate::controllers::wake::SWEEP_LOOP;
 use crate::session::Registry;
 use crate::session::leader::is_lost;
@@ -59,22 +60,30 @@ pub struct Sources {
     pub clock: Arc<dyn Clock>,
     /// The directory with the log.
     pub dir: PathBuf,
+    /// This member, and what came of the comparison of its state with others.
+    pub compared: (MemberId, Agreement),
 }
 
 /// A manager's part of what a node shows.
 pub fn part(metrics: &Metrics, sources: &Sources) -> Part {
-    let Sources { store, registry, loops, clock, dir } = sources.clone();
+    let Sources { store, registry, loops, clock, dir, compared } = sources.clone();
     let mut shown = Shown::default();
     metrics.requests.register(&mut shown);
     metrics.scheduler.register(&mut shown);
     let help = "From a proposed write to its effect in this manager's state";
     shown.register("warren_raft_commit_duration_seconds", help, store.commits().clone());
     shown.register_collector(Box::new(LoopMetrics::new("warren_controller", loops.clone())));
-    let page = Page { store: store.clone(), registry, census: Census::default() };
+    let (own, agreement) = compared;
+    let page =
+        Page { store: store.clone(), registry, agreement: agreement.clone(), census: Census::default() };
     shown.register_collector(Box::new(page));
     Part {
         metrics: shown,
-        health: vec![driver_probe(store.clone()), loop_probe(SWEEP_LOOP, loops, clock, SWEEP_PATIENCE)],
+        health: vec![
+            driver_probe(store.clone()),
+            loop_probe(SWEEP_LOOP, loops, clock, SWEEP_PATIENCE),
+            state_probe(own, agreement),
+        ],
         readiness: vec![leader_probe(store.clone()), log_probe(store), disk_probe(dir)],
     }
 }
@@ -87,6 +96,14 @@ fn driver_probe(store: Store) -> Probe {
 fn goes_round(silent: Duration) -> Result<(), String> {
     let hangs = || format!("the driver has not gone round for {} s", silent.as_secs());
     (silent <= DRIVER_PATIENCE).then_some(()).ok_or_else(hangs)
+}
+
+/// This manager's state is that of the others, as far as they could be compared.
+fn state_probe(own: MemberId, agreement: Agreement) -> Probe {
+    Probe::new("state", move || {
+        let difference = agreement.difference(own);
+        std::future::ready(difference.map_or(Ok(()), |difference| Err(difference.to_string())))
+    })
 }
 
 /// This manager leads, or hears of the one that does.
@@ -132,6 +149,7 @@ fn has_room(dir: &Path, free: Bytes, read_only: bool) -> Result<(), String> {
 struct Page {
     store: Store,
     registry: Registry,
+    agreement: Agreement,
     census: Census,
 }
 
@@ -156,7 +174,7 @@ impl Collector for Page {
         write(Kind::Counter, "warren_raft_log_written_bytes", help, published.log.bytes as f64)?;
         let help = "Durable writes of the log.";
         write(Kind::Counter, "warren_raft_log_writes", help, published.log.writes as f64)?;
-        group::encode(encoder, &published, &self.store.peers())?;
+        group::encode(encoder, &published, &self.store.peers(), &self.agreement)?;
         let mut write =
             |kind, name: &str, help: &str, value: f64| write_value(encoder, kind, (name, help), value);
         let counts = self.census.of(&published);

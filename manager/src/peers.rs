@@ -18,18 +18,20 @@ pub mod install;
 pub mod line;
 pub mod mailbox;
 pub mod partial;
+mod receive;
 pub mod roster;
 pub mod server;
 pub mod sessions;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Channel;
 use warren_consensus::{ConfState, Message, MessageKind, SnapshotMeta};
@@ -53,6 +55,11 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Largest message between managers: entries of 1 MiB, and one message more, which may have one entry of any size.
 pub const MAX_MESSAGE: usize = 16 << 20;
 
+/// Streams that another manager passes on for this one at once: as many calls as it takes on one connection
+/// ([`crate::server::MAX_STREAMS`]), but for some room for others. What is too much would wait for its turn there, and
+/// hold up the others.
+pub const MAX_RELAYS: usize = 960;
+
 /// Something that is done in a moment.
 pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -63,7 +70,7 @@ pub trait Snapshots: Send + Sync + 'static {
 
     /// Keeps the bytes of the snapshot that `message` announces, and installs it. Resolves when it is durable, and raft
     /// was told.
-    fn receive(&self, message: Message, bytes: Vec<u8>) -> Later<Result<(), String>>;
+    fn receive(&self, message: Message, bytes: Bytes) -> Later<Result<(), String>>;
 }
 
 /// The other managers. Cheap to clone; all clones are the same.
@@ -78,16 +85,37 @@ pub(crate) struct Shared {
     chance: Chance,
     lines: ArcSwap<BTreeMap<MemberId, Line>>,
     snapshots: OnceLock<Arc<dyn Snapshots>>,
-    /// Who said that this manager was removed; 0 is the state itself.
-    removed: watch::Sender<Option<MemberId>>,
+    /// Why this manager is none any more, once it is so.
+    end: watch::Sender<Option<End>>,
+    /// The latest life of the cluster that people or nodes have seen, if it is later than this manager's; else 0.
+    later_life: AtomicU64,
     /// Cancelled when the driver has let go of its way out: it may need the others until then.
     pub(crate) over: CancellationToken,
 }
 
 impl Shared {
+    /// This manager is none any more. What is said first stays.
+    pub(crate) fn ends(&self, end: End) {
+        self.end.send_if_modified(|known| known.is_none() && known.replace(end).is_none());
+    }
+
     fn snapshots(&self) -> &dyn Snapshots {
         &**self.snapshots.get().expect("lines and the server begin after the peers were started")
     }
+}
+
+/// Why a manager is none any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It was removed from the cluster.
+    Removed,
+    /// The cluster goes on in a later life, which began without this manager.
+    Overtaken {
+        /// This manager's.
+        own: u64,
+        /// The cluster's.
+        life: u64,
+    },
 }
 
 /// The driver's way out. When it is dropped, all connections end.
@@ -96,6 +124,20 @@ pub struct Outgoing {
     /// Members for which a snapshot was, that cannot be sent.
     unsent: mpsc::UnboundedSender<MemberId>,
     _over: DropGuard,
+}
+
+/// Why another manager passes on no stream to one of its workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoRelay {
+    /// It cannot be reached.
+    #[error("the manager that the node is connected to cannot be reached from here; try again in a moment")]
+    Away,
+    /// It passes on enough.
+    #[error(
+        "manager {0} passes on {MAX_RELAYS} streams for this one already; try again when some have ended, or ask that \
+         manager itself"
+    )]
+    Full(MemberId),
 }
 
 /// What [`Peers::start`] goes on with.
@@ -130,7 +172,8 @@ impl Peers {
             chance: system_chance(),
             lines: ArcSwap::default(),
             snapshots: OnceLock::new(),
-            removed: watch::Sender::new(None),
+            end: watch::Sender::new(None),
+            later_life: AtomicU64::new(0),
             over: over.clone(),
         });
         let (unsent, reports) = mpsc::unbounded_channel();
@@ -178,6 +221,17 @@ impl Peers {
         self.open_line(member).map(|line| PeersClient::new(line.channel))
     }
 
+    /// As [`Peers::client`], for a stream that the member passes on to one of its workers, and the place among
+    /// [`MAX_RELAYS`] that is to be held as long as the stream.
+    ///
+    /// # Errors
+    /// [`NoRelay`].
+    pub fn relay(&self, member: MemberId) -> Result<(PeersClient<Channel>, OwnedSemaphorePermit), NoRelay> {
+        let line = self.open_line(member).ok_or(NoRelay::Away)?;
+        let place = line.relays.try_acquire_owned().map_err(|_| NoRelay::Full(member))?;
+        Ok((PeersClient::new(line.channel), place))
+    }
+
     /// As [`Peers::client`], for short questions and answers: over a connection that no log or import shares, since
     /// what others leave unread there would hold them up, and nodes would pass for silent.
     pub fn control(&self, member: MemberId) -> Option<PeersClient<Channel>> {
@@ -188,12 +242,36 @@ impl Peers {
         self.shared.lines.load().get(&member).filter(|line| line.mailbox.is_open()).cloned()
     }
 
-    /// Resolves when this manager was removed from the cluster: its own state says so, or a member said so that leads
-    /// or hears of a leader, while this one hears of none. It must stop then.
-    pub async fn removed(&self) {
-        let mut removed = self.shared.removed.subscribe();
-        // The sending end is in this.
-        let _ = removed.wait_for(Option::is_some).await;
+    /// Resolves when this manager is none any more, and must stop. It was removed from the cluster: its own state says
+    /// so, or a member said so that leads or hears of a leader, while this one hears of none. Or another manager is in
+    /// a later life of the cluster: that is a fact, whoever leads here.
+    pub async fn end(&self) -> End {
+        let mut end = self.shared.end.subscribe();
+        match end.wait_for(Option::is_some).await.map(|end| *end) {
+            Ok(Some(end)) => end,
+            // The sending end is in this.
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Somebody has seen that life of the cluster, which is later than this manager's. It is no proof that there is
+    /// one, so this manager goes on, for those who have not seen it.
+    pub fn note_later_life(&self, life: u64) {
+        let known = self.shared.later_life.fetch_max(life, Ordering::Relaxed);
+        if known < life {
+            let own = self.shared.directory.life();
+            tracing::error!(
+                own,
+                life,
+                "somebody has seen a later life of the cluster, which may have begun without this manager: if it was \
+                 begun with --force-new-cluster or a restore, stop this manager, and let its machine join again"
+            );
+        }
+    }
+
+    /// The latest life of the cluster that somebody has seen, if it is later than this manager's; else 0.
+    pub fn later_life(&self) -> u64 {
+        self.shared.later_life.load(Ordering::Relaxed)
     }
 
     /// Keeps lines to everybody, until the driver ended.
@@ -217,7 +295,7 @@ impl Peers {
     fn look(&self, store: &Store) {
         let roster = roster_of(&store.read().state);
         if roster.was_removed(self.own()) {
-            self.shared.removed.send_replace(Some(0));
+            self.shared.ends(End::Removed);
         }
         self.shared.directory.update(roster);
     }
@@ -256,7 +334,8 @@ fn roster_of(state: &State) -> Roster {
         (member.member, Known { id: member.id, address: member.address.clone() })
     };
     let life = state.cluster().map_or(0, |cluster| cluster.incarnation);
-    Roster { life, members: state.members().map(known).collect(), next: state.next_member() }
+    let departed = state.all_departed().map(|(manager, departed)| (manager, departed.member)).collect();
+    Roster { life, members: state.members().map(known).collect(), next: state.next_member(), departed }
 }
 
 impl Snapshots for SnapshotDoor {
@@ -265,7 +344,7 @@ impl Snapshots for SnapshotDoor {
         Box::pin(async move { door.read(&meta).await.map(Bytes::from).map_err(|error| error.to_string()) })
     }
 
-    fn receive(&self, message: Message, bytes: Vec<u8>) -> Later<Result<(), String>> {
+    fn receive(&self, message: Message, bytes: Bytes) -> Later<Result<(), String>> {
         let door = self.clone();
         Box::pin(async move { door.receive(message, bytes).await.map_err(|error| error.to_string()) })
     }

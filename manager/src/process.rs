@@ -9,6 +9,7 @@ mod plan;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
+use warren_log::DataDir;
 use warren_process::settings::Sections;
 use warren_process::{Exit, Failure, Machine, MetricsArgs, NodeSection, PlaceArgs, Signals, chain};
 use warren_security::{Credentials, Roots};
@@ -256,8 +257,13 @@ fn told_alone(alone: Alone) -> String {
         }
     };
     format!(
-        "{what}\nsee that no other manager of it runs, then start this one, without --force-new-cluster, with\n  \
-         warren manager run\n"
+        "{what}\n\
+         see that no other manager of it runs: two that come back and cannot reach this one would lead another half of \
+         it,\n\
+         for nodes and people that have not heard of this life; one that reaches this one stops, and joins again with \
+         a\n\
+         token: what it runs goes on until then, and is stopped and removed when it joins\n\
+         then start this one, without --force-new-cluster, with\n  warren manager run\n"
     )
 }
 
@@ -283,6 +289,7 @@ pub async fn start(plan: &Plan, node: Option<LocalNode>, begun: &Begun) -> Resul
 pub async fn failed(manager: &mut Manager) -> Failure {
     match manager.failed().await {
         Failed::Removed => removed(),
+        error @ Failed::Overtaken(_) => overtaken(&error),
         error @ Failed::Driver(_) => {
             Failure::new(Exit::Failed, "the manager cannot go on", chain(&error), "see its log above")
         }
@@ -295,20 +302,45 @@ pub async fn failed(manager: &mut Manager) -> Failure {
 /// # Errors
 /// The manager's directory cannot be read.
 pub fn removed_node(data_dir: &Path) -> Result<Option<(Credentials, Roots)>, Failure> {
+    node_if(data_dir, |standing| matches!(standing, Standing::Removed))
+}
+
+/// The same of a manager that its cluster went on without. People may want that one back, and with it what it runs.
+///
+/// # Errors
+/// The manager's directory cannot be read.
+pub fn overtaken_node(data_dir: &Path) -> Result<Option<(Credentials, Roots)>, Failure> {
+    node_if(data_dir, |standing| matches!(standing, Standing::Overtaken(..)))
+}
+
+fn node_if(
+    data_dir: &Path,
+    wanted: impl Fn(&Standing) -> bool,
+) -> Result<Option<(Credentials, Roots)>, Failure> {
     let unusable = |error: &dyn std::error::Error| {
         Failure::new(Exit::Failed, WHAT, chain(error), "check the data directory")
     };
     let dir = data_dir.join("manager");
-    match seat::look(&dir).map_err(|error| unusable(&error))? {
-        Standing::Removed => agent_in(&dir).map_err(|error| unusable(&error)),
-        _ => Ok(None),
+    let standing = seat::look(&dir).map_err(|error| unusable(&error))?;
+    if !wanted(&standing) {
+        return Ok(None);
     }
+    agent_in(&dir).map_err(|error| unusable(&error))
 }
 
 fn removed() -> Failure {
     let why = "it was removed with `warren manager rm`, or replaced by another machine at its address";
     let hint = "to make it one again: `warren manager join HOST:PORT --token TOKEN`";
     Failure::new(Exit::NotFound, "this machine is not a manager of its cluster any more", why, hint)
+}
+
+fn overtaken(error: &dyn std::error::Error) -> Failure {
+    Failure::new(
+        Exit::NotFound,
+        "this machine is not a manager of its cluster any more",
+        error.to_string(),
+        "",
+    )
 }
 
 /// Runs a manager alone until it is told to stop.
@@ -343,7 +375,8 @@ pub async fn run(command: Command) -> Result<(), Failure> {
     let mut signals = Signals::listen(WHAT)?;
     let telemetry = Telemetry::of(&[PART]);
     // Said before a cluster is made: that the address is taken.
-    let _server = plan.metrics_listen.serve(&telemetry).await?;
+    let served = plan.metrics_listen.serve(&telemetry).await;
+    let _server = served.map_err(|failure| or_in_use(&plan.data_dir, failure))?;
     let begun = begin(&plan, &occasion).await?;
     // Also where nothing new begins: an earlier try may have been cut off before this.
     if occasion.is_told() {
@@ -375,6 +408,16 @@ async fn serve(
     }
 }
 
+/// `failure`, unless it comes from this: another process uses the data directory, and what belongs to that node.
+pub fn or_in_use(data_dir: &Path, failure: Failure) -> Failure {
+    // One that was never used is not made for the question.
+    let lock = data_dir.join("lock").exists().then(|| DataDir::open(data_dir));
+    match lock {
+        Some(Err(error @ warren_log::Error::InUse { .. })) => not_started(&StartError::Log(error)),
+        _ => failure,
+    }
+}
+
 fn not_started(error: &StartError) -> Failure {
     let exit = match error {
         StartError::Restore(RestoreError::Log(warren_log::Error::OtherEngine { .. })) => Exit::Conflict,
@@ -382,6 +425,7 @@ fn not_started(error: &StartError) -> Failure {
         StartError::Log(error) if error.is_out_of_space() => Exit::Failed,
         StartError::Log(warren_log::Error::NotWritable { .. }) => Exit::Denied,
         StartError::Removed => return removed(),
+        StartError::Overtaken(_) => return overtaken(error),
         StartError::Begun => Exit::Conflict,
         _ => Exit::Failed,
     };

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tonic::transport::Server;
 use warren_control::Shutdown;
 use warren_proto::v1::cluster_server::ClusterServer;
@@ -17,7 +17,6 @@ use warren_proto::v1::membership_server::MembershipServer;
 use warren_proto::v1::nodes_server::NodesServer;
 use warren_proto::v1::peers_server::PeersServer;
 use warren_proto::v1::services_server::ServicesServer;
-use warren_proto::v1::sessions_server::SessionsServer;
 use warren_proto::v1::tasks_server::TasksServer;
 use warren_proto::v1::tokens_server::TokensServer;
 use warren_proto::v1::volumes_server::VolumesServer;
@@ -28,14 +27,19 @@ use warren_security::{
 
 use crate::api::Api;
 use crate::api::access::AccessLayer;
+use crate::api::life::LifeLayer;
 use crate::api::whereabouts::WhereaboutsLayer;
 use crate::metrics::requests::RequestLayer;
 use crate::peers;
 use crate::peers::server::PeerServer;
+use crate::session::establish::SessionService;
 use crate::session::server::SessionServer;
 
 /// Members of this group may administer the machine's cluster through the socket, if the group exists.
 const GROUP: &str = "warren";
+/// Connections that may wait to be taken, as far as the system allows. The workers of a manager that went come all at
+/// once, and who finds no room tries again only after a second.
+const BACKLOG: u32 = 4096;
 /// Largest message from anyone: an import's chunks are far smaller, a list's pages as well; a content has 1 MiB at
 /// most, and one that is somewhat larger is to be refused with a word.
 const MAX_MESSAGE: usize = 4 << 20;
@@ -48,7 +52,8 @@ const MAX_STRANGERS_MESSAGE: usize = 64 << 10;
 const STREAM_WINDOW: u32 = 128 << 10;
 const CONNECTION_WINDOW: u32 = 32 << 20;
 /// Calls on one connection at once. Another manager has many logs relayed over one, each of which is a call.
-const MAX_STREAMS: u32 = 1024;
+pub(crate) const MAX_STREAMS: u32 = 1024;
+const _: () = assert!(peers::MAX_RELAYS < MAX_STREAMS as usize, "other calls find room beside them");
 /// How long connections may take to end when the manager stops. Nothing that is served needs longer, since the
 /// manager ends all streams itself; a peer that does not answer is not waited for.
 const GRACE: Duration = Duration::from_secs(1);
@@ -97,8 +102,7 @@ impl Listeners {
     /// # Errors
     /// [`ServeError`].
     pub async fn bind(address: SocketAddr, socket: &Path) -> Result<Self, ServeError> {
-        let tcp = TcpListener::bind(address).await;
-        let tcp = tcp.map_err(|source| ServeError::Listen { address, source })?;
+        let tcp = listen(address).map_err(|source| ServeError::Listen { address, source })?;
         let local = match LocalListener::bind(socket, Some(GROUP)) {
             Err(LocalSocketError::NoGroup(_)) => LocalListener::bind(socket, None)?,
             bound => bound?,
@@ -133,6 +137,14 @@ impl Listeners {
     }
 }
 
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // What is left of the connections of a manager that was here a moment ago must not keep this one out.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 fn spawn(name: &'static str, incoming: Incoming, services: &Services, shutdown: &Shutdown) {
     let Services { api, sessions, peers } = services;
     let server = Server::builder()
@@ -144,6 +156,7 @@ fn spawn(name: &'static str, incoming: Incoming, services: &Services, shutdown: 
         .layer(RequestLayer(api.metrics.requests.clone()))
         .layer(AccessLayer)
         .layer(WhereaboutsLayer { store: api.store.clone(), member: api.member })
+        .layer(LifeLayer { store: api.store.clone(), peers: api.peers.clone() })
         .add_service(ServicesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TasksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(NodesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
@@ -155,7 +168,7 @@ fn spawn(name: &'static str, incoming: Incoming, services: &Services, shutdown: 
         .add_service(LogsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(ManagersServer::new(api.clone()).max_decoding_message_size(MAX_STRANGERS_MESSAGE))
         .add_service(MembershipServer::new(api.clone()).max_decoding_message_size(MAX_STRANGERS_MESSAGE))
-        .add_service(SessionsServer::new(sessions.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(SessionService::new(sessions.clone(), MAX_MESSAGE))
         .add_service(PeersServer::new(peers.clone()).max_decoding_message_size(peers::MAX_MESSAGE));
     let stop = shutdown.token();
     shutdown.spawn(name, async move {

@@ -6,11 +6,11 @@
 pub mod conditions;
 pub mod conversation;
 pub mod elsewhere;
+pub mod establish;
 pub mod fetch;
 pub mod leader;
 pub mod link;
 pub mod registry;
-pub mod replicate;
 pub mod server;
 pub mod streams;
 pub mod vitals;

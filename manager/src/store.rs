@@ -6,16 +6,17 @@
 //! `store/history.rs` the watches.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use warren_consensus::{ConfState, Peer};
-use warren_core::State;
+use warren_core::{Digest, State};
 use warren_telemetry::{Histogram, fractions_of_a_second};
 use warren_types::{MemberId, Timestamp};
 
+mod checkpoints;
 mod error;
 mod group;
 mod history;
@@ -31,6 +32,7 @@ pub use inbox::{Heard, Inbox, Proposal, Request, Written};
 pub use outcomes::Verdict;
 pub use publisher::{News, Publisher};
 
+use self::checkpoints::Checkpoints;
 use self::history::History;
 use self::inbox::Outbox;
 use self::outcomes::Outcomes;
@@ -126,6 +128,7 @@ struct Shared {
     history: Mutex<History>,
     outcomes: Mutex<Outcomes>,
     peers: Mutex<Arc<[Peer]>>,
+    checkpoints: Mutex<Checkpoints>,
     /// Index of the newest publication; watchers wait on it.
     newest: watch::Sender<u64>,
     /// How long writes took.
@@ -166,6 +169,7 @@ impl Store {
             outcomes: Mutex::new(Outcomes::after(first.index)),
             published: ArcSwap::from_pointee(first),
             peers: Mutex::default(),
+            checkpoints: Mutex::default(),
             commits: Histogram::new(fractions_of_a_second()),
             last_round: AtomicU64::new(0),
             leader_heard: AtomicU64::new(0),
@@ -177,6 +181,15 @@ impl Store {
     /// The newest state that is applied here. Holding it costs memory, not time of others.
     pub fn read(&self) -> Arc<Published> {
         self.shared.published.load_full()
+    }
+
+    /// Digests of the state after some entries that all managers pass, and of what it is now, in order.
+    pub fn digests(&self) -> Vec<Digest> {
+        let newest = self.read().state.digest();
+        let mut digests = self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).all();
+        digests.retain(|digest| digest.index < newest.index);
+        digests.push(newest);
+        digests
     }
 
     /// How long each write took, from its proposal to its effect here.

@@ -29,6 +29,17 @@ pub const STOPPING: &str = "STOPPING";
 /// Reason of what a node hears that has seen more of the cluster than the manager: another one has seen it, too.
 pub const BEHIND: &str = "BEHIND";
 
+/// Reason of what everybody hears from a manager that is in an earlier life of the cluster than one that they have
+/// seen: those of the later one go on.
+pub const OTHER_LIFE: &str = "OTHER_LIFE";
+
+/// Reason of what a manager hears from one that is in a later life of the cluster: its own is over.
+pub const OVERTAKEN: &str = "OVERTAKEN";
+
+/// Metadata: in which life of the cluster a manager is, in answers to people and in its refusals; in what people send,
+/// the latest that they have seen. A number.
+pub const LIFE: &str = "warren-life";
+
 /// Reason of what a node's session ends with when the node has opened a newer one.
 pub const SUPERSEDED: &str = "SUPERSEDED";
 

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use warren_security::files::{FileError, ensure_private_dir, write_private};
+use warren_task::Wishes;
 use warren_types::{AssignmentVersion, ClusterId, NodeId, NodeSettings, TaskAssignment};
-
-use crate::wishes::Wishes;
 
 /// Of the file's content; another number is not read.
 const FORMAT: u32 = 1;

@@ -14,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 use warren_control::{Clock, LoopHandle, Loops};
 use warren_image::{Doomed, Listed, PrunePolicy, Reference, plan_prune};
 use warren_runtime::Runtime;
+use warren_task::Wishes;
 use warren_types::Timestamp;
 
 use crate::handlers::images::{self, ImageSource};
 use crate::node::usage::{Disk, Meter};
-use crate::wishes::Wishes;
 
 /// How often images are looked through.
 const COLLECT_EVERY: Duration = Duration::from_secs(300);

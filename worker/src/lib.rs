@@ -23,7 +23,6 @@ mod samples;
 mod scripted;
 mod session;
 mod tasks;
-mod wishes;
 mod worker;
 
 pub use doors::{Doors, DoorsError, Place};

@@ -29,6 +29,7 @@ use warren_image::Imported;
 use warren_process::chain;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_runtime::Runtime;
+use warren_task::Wishes;
 use warren_types::{ClusterId, NodeId};
 
 pub(crate) use attach::{Services, TaskLogs};
@@ -43,7 +44,6 @@ use crate::node::health::Health;
 use crate::node::usage::Meter;
 use crate::node::vitals::Vitals;
 use crate::tasks::reporter::Reporter;
-use crate::wishes::Wishes;
 
 /// First and longest wait after all managers were tried in vain. Short, since a node that has been away for
 /// `node-down-after` is down, also where it was the managers that were away.

@@ -15,6 +15,7 @@ use warren_image::{Images, ImportOptions};
 use warren_logger::{Programs, ensure_installed};
 use warren_security::files::{FileError, ensure_private_dir};
 use warren_security::{Identity, LiveCertificate, MembershipStore, Role, Roots, TlsError, client_config};
+use warren_task::Wishes;
 use warren_types::{ClusterId, NodeCondition, NodeId};
 
 use crate::cache::{Cache, cache_file};
@@ -37,7 +38,6 @@ use crate::session::{
 };
 use crate::tasks::supervisor::{Parts, Supervisor};
 use crate::tasks::{Ground, NOT_YET};
-use crate::wishes::Wishes;
 use equipment::{Places, Shared, driver};
 
 /// For actions that are under way when the agent stops.

@@ -59,8 +59,8 @@ pub enum ManagerCommand {
         #[arg(long, value_name = "HOST:PORT")]
         advertise: ManagerAddress,
     },
-    /// Have managers leave the cluster; what they were is not let in again. A CA key that somebody copied is not taken
-    /// back by this
+    /// Have managers leave the cluster; what they were is not let in again. Their nodes stay in it until `node rm`.
+    /// A CA key that somebody copied is not taken back by this
     Rm {
         /// Names, addresses, ids, or beginnings of ids
         #[arg(required = true, value_name = "MANAGER")]

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use warren_proto::v1;
+
 use crate::args::{ClusterCommand, Global};
 use crate::connect::connect;
 use crate::failure::{Exit, Failure};
 use crate::output;
-use crate::view::cluster::{InfoView, LoopView};
+use crate::view::cluster::{InfoView, LoopLine};
 use crate::view::now;
 
 pub async fn run(global: &Global, command: ClusterCommand) -> Result<(), Failure> {
@@ -26,9 +28,10 @@ async fn info(global: &Global) -> Result<(), Failure> {
 async fn loops(global: &Global, name: Option<String>) -> Result<(), Failure> {
     let what = "background loops were not listed";
     let client = connect(global, what).await?;
-    let mut loops = client.cluster().loops().await.map_err(|error| crate::failure::of_client(what, error))?;
+    let answer = client.cluster().loops().await.map_err(|error| crate::failure::of_client(what, error))?;
+    let v1::LoopsResponse { mut loops, silent } = answer;
     if let Some(name) = name {
-        // Several nodes have loops of the same name.
+        // Several managers and nodes have loops of the same name.
         let names: BTreeSet<String> = loops.iter().map(|known| known.name.clone()).collect();
         loops.retain(|known| known.name == name);
         if loops.is_empty() {
@@ -36,6 +39,7 @@ async fn loops(global: &Global, name: Option<String>) -> Result<(), Failure> {
             return Err(Failure::new(Exit::NotFound, what, why, "choose one of those"));
         }
     }
-    let loops: Vec<LoopView> = loops.into_iter().map(Into::into).collect();
-    output::list(global.output, &loops, now())
+    let mut lines: Vec<LoopLine> = loops.into_iter().map(Into::into).collect();
+    lines.extend(silent.into_iter().map(LoopLine::from));
+    output::list(global.output, &lines, now())
 }

@@ -40,24 +40,30 @@ pub async fn run(global: &Global, command: ManagerCommand) -> Result<(), Failure
     }
 }
 
-async fn all(client: &Client, what: &str) -> Result<Vec<ManagerView>, Failure> {
+/// All managers by name, and the nodes that removed ones have left.
+async fn all(client: &Client, what: &str) -> Result<(Vec<ManagerView>, Vec<String>), Failure> {
     let listed = client.managers().list().await.map_err(|error| of_client(what, error))?;
     let views = listed.managers.into_iter().map(ManagerView::try_from);
     let mut views = views.collect::<Result<Vec<_>, _>>()?;
     views.sort_by(|one, other| one.name().cmp(other.name()));
-    Ok(views)
+    Ok((views, listed.left_nodes))
 }
 
 async fn ls(global: &Global) -> Result<(), Failure> {
     let what = "managers were not listed";
     let client = connect(global, what).await?;
-    output::list(global.output, &all(&client, what).await?, now())
+    let (managers, left) = all(&client, what).await?;
+    output::list(global.output, &managers, now())?;
+    for node in left {
+        eprintln!("node {node} is left of a manager that was removed; {}", remove_node(&node));
+    }
+    Ok(())
 }
 
 async fn inspect(global: &Global, who: &[String]) -> Result<(), Failure> {
     let what = "no manager was found";
     let client = connect(global, what).await?;
-    let mut all = all(&client, what).await?;
+    let (mut all, _) = all(&client, what).await?;
     let mut found = Vec::new();
     for text in who {
         let failed = |exit, why: String| {
@@ -100,6 +106,11 @@ async fn want(global: &Global, who: &[String], wanted: Suffrage) -> Result<(), F
     Ok(())
 }
 
+/// What is to be done with the node of a removed manager.
+fn remove_node(node: &str) -> String {
+    format!("remove it as well with `warren node rm {node}`, with --force if tasks are still counted on it")
+}
+
 /// What becomes of it, which need not be at once.
 fn will_be(manager: &v1::Manager, wanted: Suffrage) -> String {
     let (name, word) = (&manager.name, wanted.as_str());
@@ -128,6 +139,9 @@ async fn rm(global: &Global, who: &[String], force: bool) -> Result<(), Failure>
             }
         })?;
         eprintln!("manager {} leaves the cluster", removed.name);
+        if !removed.node.is_empty() {
+            eprintln!("node {} stays in it; {}", removed.node, remove_node(&removed.node));
+        }
         output::print(&format!("{}\n", removed.name))?;
     }
     Ok(())

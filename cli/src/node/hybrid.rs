@@ -6,11 +6,12 @@ use warren_manager::Manager;
 use warren_manager::ca::LocalAgent;
 use warren_manager::config::LocalNode;
 use warren_manager::process::{
-    Begun, Occasion, PART as MANAGER, Plan, begin, failed, keep_up, removed_node, start,
+    Begun, Occasion, PART as MANAGER, Plan, begin, failed, keep_up, or_in_use, overtaken_node, removed_node,
+    start,
 };
 use warren_process::settings::Sections;
 use warren_process::{Exit, Failure, Machine, Signals, chain};
-use warren_security::LiveCertificate;
+use warren_security::{Credentials, LiveCertificate, Roots};
 use warren_telemetry::Telemetry;
 use warren_types::{NodeDescription, Resources};
 use warren_worker::Worker;
@@ -36,21 +37,20 @@ impl WorkerPlan {
 }
 
 /// Starts what `plan` says and runs it until a signal. Where it becomes a manager by that, `sections` are remembered,
-/// and it greets.
+/// and it greets. `ran` is what the worker was told, also where none is to run.
 pub async fn run(
     plan: Plan,
-    worker: Option<WorkerPlan>,
+    (worker, ran): (Option<WorkerPlan>, Option<Flags>),
     occasion: &Occasion,
     sections: Sections,
 ) -> Result<(), Failure> {
     // Before anything is started, so that no signal finds nobody listening.
     let mut signals = Signals::listen(WHAT)?;
-    let flags = worker.as_ref().map(|worker| worker.flags.clone());
-    let mut cleared = clear_if_removed(&plan, flags.as_ref(), &mut signals).await?;
-    let ended = run_parts(&plan, worker, occasion, sections, &mut signals).await;
+    let mut cleared = clear_if_removed(&plan, ran.as_ref(), &mut signals).await?;
+    let ended = run_parts(&plan, (worker, ran.as_ref()), occasion, sections, &mut signals).await;
     let Err(mut failure) = ended else { return Ok(()) };
     if cleared.is_none() {
-        cleared = clear_if_removed(&plan, flags.as_ref(), &mut signals).await?;
+        cleared = clear_if_removed(&plan, ran.as_ref(), &mut signals).await?;
     }
     if let Some(cleared) = cleared.filter(|_| failure.exit == Exit::NotFound) {
         failure.why += &format!("; {cleared}");
@@ -59,14 +59,31 @@ pub async fn run(
 }
 
 /// Stops what the worker of a manager ran that its cluster removed: nobody owns it any more, and its tasks run
-/// elsewhere. Says in words what that was. After a process that did not finish it, the next one does.
+/// elsewhere. Says in words what that was. After a process that did not finish it, the next one does. What one runs
+/// that its cluster went on without stays: people may have forced the wrong manager, and make this one the cluster
+/// again.
 async fn clear_if_removed(
     plan: &Plan,
     flags: Option<&Flags>,
     signals: &mut Signals,
 ) -> Result<Option<String>, Failure> {
-    let (Some(flags), Some((credentials, roots))) = (flags, removed_node(&plan.data_dir)?) else {
-        return Ok(None);
+    match removed_node(&plan.data_dir)? {
+        Some(node) => clear_node(plan, flags, node, signals).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Stops what this machine ran as the node that shows these, and says in words what that was.
+async fn clear_node(
+    plan: &Plan,
+    flags: Option<&Flags>,
+    (credentials, roots): (Credentials, Roots),
+    signals: &mut Signals,
+) -> Result<String, Failure> {
+    let Some(flags) = flags else {
+        let what = "this machine ran tasks once; start it once more with --manager-only=false, and what is left of \
+                    them is stopped and removed";
+        return Ok(what.to_owned());
     };
     let setup = Setup {
         data_dir: plan.data_dir.clone(),
@@ -78,12 +95,12 @@ async fn clear_if_removed(
         address: Some(plan.host.clone()),
         flags: flags.clone(),
     };
-    clear(setup, "the manager on this machine was removed from its cluster", signals).await.map(Some)
+    clear(setup, "the manager on this machine is none of its cluster any more", signals).await
 }
 
 async fn run_parts(
     plan: &Plan,
-    worker: Option<WorkerPlan>,
+    (worker, ran): (Option<WorkerPlan>, Option<&Flags>),
     occasion: &Occasion,
     sections: Sections,
     signals: &mut Signals,
@@ -94,11 +111,19 @@ async fn run_parts(
     }
     let node = worker.as_ref().map(|worker| local_node(plan, worker));
     let telemetry = Telemetry::of(if worker.is_some() { &[MANAGER, WORKER] } else { &[MANAGER] });
-    let _server = plan.metrics_listen.serve(&telemetry).await?;
+    let served = plan.metrics_listen.serve(&telemetry).await;
+    let _server = served.map_err(|failure| or_in_use(&plan.data_dir, failure))?;
+    // A join that is refused leaves all as it is; one that is not takes these away.
+    let former = overtaken_node(&plan.data_dir)?;
     let begun = begin(plan, occasion).await?;
     // Also where nothing new begins: an earlier join may have been cut off before this, or said another address.
     if matches!(occasion, Occasion::Join(_)) {
         sections.remember()?;
+    }
+    if let (Begun::Joined(_), Some(former)) = (&begun, former) {
+        // What is not done of it the worker does, as soon as it hears what is wanted of the new node.
+        let cleared = clear_node(plan, ran, former, signals).await?;
+        tracing::info!(cleared, "this machine has begun anew");
     }
     let mut manager = start(plan, node, &begun).await?;
     if begun == Begun::Founded {

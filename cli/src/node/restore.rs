@@ -36,7 +36,7 @@ pub async fn restore(file: &Path, passphrase: &PassphraseArgs, args: NodeArgs) -
     }
     // Remembered as what the cluster was made with, since that is what later flags are held against.
     node.told.flags.cluster_range = cluster.ranges.clone();
-    let mut text = told(&opened);
+    let mut text = told(&opened, &node.plan.data_dir);
     // Before the manager: it is one once its directory is there.
     node.sections().remember()?;
     let advertised = node.plan.advertised_before()?;
@@ -49,13 +49,13 @@ pub async fn restore(file: &Path, passphrase: &PassphraseArgs, args: NodeArgs) -
     let keys = Keys::open(&node.plan.data_dir.join("manager"), false, SystemTime::now());
     let keys = keys.map_err(|error| failed(&error.into()))?;
     let admin = keys.admin().borrow().clone();
-    let context = told_context(&address, keys.cluster, &keys.authority.roots(), &admin);
+    let context = told_context(&address, &[], keys.cluster, &keys.authority.roots(), &admin);
     text += context.as_deref().unwrap_or_default();
     output::print(&text)
 }
 
 /// What came back, and what to do next.
-fn told(backup: &Backup) -> String {
+fn told(backup: &Backup, data_dir: &Path) -> String {
     let Backup { state, created_at, .. } = backup;
     let cluster = state.cluster().map(|cluster| cluster.id.to_string()).unwrap_or_default();
     let count = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
@@ -66,11 +66,20 @@ fn told(backup: &Backup) -> String {
     format!(
         "cluster {cluster} is restored as it was {} ago: {}, {}\n{tokens}\
          this machine is its only manager; see that no other one of it runs, then start this one with\n  \
-         warren manager run\n",
+         warren manager run{}\n",
         age(*created_at, now()),
         count(state.services().count(), "service"),
         count(state.nodes().count(), "node"),
+        place(data_dir),
     )
+}
+
+/// Where the manager is, as a flag; nothing where `manager run` looks by itself.
+fn place(data_dir: &Path) -> String {
+    match data_dir == Path::new(warren_process::DATA_DIR) {
+        true => String::new(),
+        false => format!(" --data-dir {}", data_dir.display()),
+    }
 }
 
 fn unread(file: &Path, error: &std::io::Error) -> Failure {

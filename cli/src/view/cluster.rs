@@ -1,4 +1,4 @@
-//! The cluster as a manager sees it, and that manager's background loops.
+//! The cluster as a manager sees it, and the background loops of all managers and nodes.
 
 use std::time::Duration;
 
@@ -88,7 +88,10 @@ impl InfoView {
 #[serde(rename_all = "camelCase")]
 pub struct LoopView {
     name: String,
-    /// Whose it is; left out for the manager that answers.
+    /// Whose it is, or which heard of it from the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    manager: Option<String>,
+    /// Whose it is; left out for a manager's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<String>,
     /// Left out for a loop that runs only when woken.
@@ -118,11 +121,13 @@ impl From<v1::Loop> for LoopView {
             runs,
             failures,
             node,
+            manager,
         } = wire;
         let took = Duration::from_micros(last_duration_us);
         Self {
             took,
             name,
+            manager: given(manager),
             node: given(node),
             interval: (interval_ms != 0).then(|| duration(Duration::from_millis(interval_ms))),
             running,
@@ -135,9 +140,41 @@ impl From<v1::Loop> for LoopView {
     }
 }
 
-impl Row for LoopView {
+/// A manager of whose loops nothing is known.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SilentView {
+    manager: String,
+    /// Why not.
+    unknown: String,
+}
+
+/// What `cluster loops` lists.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum LoopLine {
+    /// A loop.
+    Known(LoopView),
+    /// In place of all loops of a manager and of the nodes that are connected to it.
+    Silent(SilentView),
+}
+
+impl From<v1::Loop> for LoopLine {
+    fn from(wire: v1::Loop) -> Self {
+        Self::Known(wire.into())
+    }
+}
+
+impl From<v1::SilentManager> for LoopLine {
+    fn from(v1::SilentManager { name, why }: v1::SilentManager) -> Self {
+        Self::Silent(SilentView { manager: name, unknown: why })
+    }
+}
+
+impl Row for LoopLine {
     const COLUMNS: &'static [Column] = &[
         column("NAME"),
+        column("MANAGER"),
         column("NODE"),
         column("INTERVAL"),
         column("RUNNING"),
@@ -149,8 +186,23 @@ impl Row for LoopView {
     ];
 
     fn cells(&self, _: bool, now: Timestamp) -> Vec<String> {
+        match self {
+            Self::Known(known) => known.cells(now),
+            Self::Silent(SilentView { manager, unknown }) => {
+                let mut cells = vec![String::new(); Self::COLUMNS.len()];
+                (cells[0], cells[1]) = ("(unknown)".to_owned(), manager.clone());
+                *cells.last_mut().expect("there are columns") = unknown.clone();
+                cells
+            }
+        }
+    }
+}
+
+impl LoopView {
+    fn cells(&self, now: Timestamp) -> Vec<String> {
         vec![
             self.name.clone(),
+            self.manager.clone().unwrap_or_default(),
             self.node.clone().unwrap_or_default(),
             self.interval.clone().unwrap_or_else(|| "when woken".to_owned()),
             if self.running { "yes" } else { "no" }.to_owned(),
@@ -181,16 +233,21 @@ mod tests {
             runs: 12,
             failures: 1,
             node: String::new(),
+            manager: "m1".into(),
         };
-        let woken = v1::Loop { name: "garbage".into(), node: "node-1".into(), ..Default::default() };
-        let loops = [every, woken].map(LoopView::from);
+        let (name, node, manager) = ("garbage".into(), "node-1".into(), "m1".into());
+        let woken = v1::Loop { name, node, manager, ..Default::default() };
+        let away = v1::SilentManager { name: "m2".into(), why: "it is away".into() };
+        let loops = [LoopLine::from(every), woken.into(), away.into()];
         insta::assert_snapshot!(shown(&loops, false, Timestamp(3000)), @r"
-        NAME       NODE     INTERVAL     RUNNING   LAST RUN   TOOK    RUNS   FAILURES   LAST ERROR
-        liveness            1s           yes       2s         1.5ms   12     1          no leader
-        garbage    node-1   when woken   no        never              0      0
+        NAME        MANAGER   NODE     INTERVAL     RUNNING   LAST RUN   TOOK    RUNS   FAILURES   LAST ERROR
+        liveness    m1                 1s           yes       2s         1.5ms   12     1          no leader
+        garbage     m1        node-1   when woken   no        never              0      0
+        (unknown)   m2                                                                             it is away
         ");
         insta::assert_snapshot!(rendered(Format::Yaml, &loops), @r#"
         - name: liveness
+          manager: m1
           interval: 1s
           running: true
           lastRunAt: "1970-01-01T00:00:01.000Z"
@@ -199,11 +256,14 @@ mod tests {
           failures: 1
           lastError: no leader
         - name: garbage
+          manager: m1
           node: node-1
           running: false
           lastDuration: 0s
           runs: 0
           failures: 0
+        - manager: m2
+          unknown: it is away
         "#);
     }
 

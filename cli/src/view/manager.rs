@@ -36,6 +36,9 @@ pub struct ManagerView {
     warren_version: Option<String>,
     /// Workers that are connected to it.
     sessions: u32,
+    /// The node of the same machine; left out where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
     /// Why it is not what is wanted, or what is wrong with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
@@ -63,7 +66,7 @@ impl TryFrom<v1::Manager> for ManagerView {
         let wanted = word("wanted", wire.wanted)?.ok_or_else(|| unreadable("wanted", wire.wanted))?;
         let suffrage = word("suffrage", wire.suffrage)?;
         let v1::Manager { id, member, name, address, version, created_at, leader, applied, .. } = wire;
-        let v1::Manager { warren_version, reason, removing, sessions, .. } = wire;
+        let v1::Manager { warren_version, reason, removing, sessions, node, .. } = wire;
         Ok(Self {
             id,
             member,
@@ -79,6 +82,7 @@ impl TryFrom<v1::Manager> for ManagerView {
             applied: (applied > 0).then_some(applied),
             warren_version: given(warren_version),
             sessions,
+            node: given(node),
             reason: given(reason),
         })
     }
@@ -117,6 +121,7 @@ impl Row for ManagerView {
         wide("MEMBER"),
         wide("APPLIED"),
         wide("WARREN"),
+        wide("NODE"),
         column("ID"),
         column("REASON"),
     ];
@@ -133,6 +138,7 @@ impl Row for ManagerView {
             self.member.to_string(),
             self.applied.map(|applied| applied.to_string()).unwrap_or_default(),
             self.warren_version.clone().unwrap_or_default(),
+            self.node.clone().unwrap_or_default(),
             if wide { self.id.clone() } else { short_id(&self.id) },
             self.reason.clone().unwrap_or_default(),
         ]
@@ -162,6 +168,7 @@ mod tests {
             reason: String::new(),
             removing: false,
             sessions: 3,
+            node: "n1".into(),
         }
     }
 
@@ -210,6 +217,7 @@ mod tests {
         MEMBER 1
         APPLIED 42
         WARREN 0.6.0
+        NODE n1
         ID 3k2v9x0000000000000000abc
         REASON
         ");
@@ -232,6 +240,7 @@ mod tests {
         applied: 42
         warrenVersion: "0.6.0"
         sessions: 3
+        node: n1
         "#);
     }
 

@@ -58,6 +58,21 @@ fn each_kind_of_refusal_has_its_exit_code() {
 }
 
 #[test]
+fn who_waits_for_a_leader_hears_it_and_in_the_end_what_to_look_at() {
+    let person = Person::new();
+    let ran = person.warren(&["node", "inspect", "leaderless"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (5, ""));
+    let lines: Vec<&str> = ran.stderr.lines().map(str::trim).collect();
+    let wanted = [
+        "waiting for the managers to have a leader",
+        "error: node leaderless was not found",
+        "why: no manager led within 2s",
+        "try: see which managers answer with `warren manager ls --stale`",
+    ];
+    assert_eq!(lines, wanted);
+}
+
+#[test]
 fn everything_is_listed_for_people_and_for_programs() {
     let person = Person::new();
     assert_eq!(person.ok(&["service", "ls"]), "NAME   MODE   REPLICAS   IMAGE   PORTS   AGE   ID   UPDATE\n");
@@ -69,8 +84,13 @@ fn everything_is_listed_for_people_and_for_programs() {
         serde_json::from_str(&person.ok(&["cluster", "info", "-o", "json"])).unwrap();
     assert_eq!((&info["id"], &info["logBytesWritten"]), (&"c1".into(), &0.into()));
     assert!(person.ok(&["cluster", "info"]).starts_with("id: c1\n"));
-    assert_eq!(person.ok(&["cluster", "loops", "planner"]).lines().count(), 2);
+    assert_eq!(person.ok(&["cluster", "loops", "planner"]).lines().count(), 3);
     let loops = person.ok(&["cluster", "loops"]);
-    assert_eq!(loops.lines().count(), 5);
-    assert!(loops.lines().nth(3).unwrap().starts_with("garbage    node-1"), "{loops}");
+    assert_eq!(loops.lines().count(), 6);
+    assert!(loops.lines().nth(3).unwrap().starts_with("garbage     m1        node-1"), "{loops}");
+    assert!(loops.lines().nth(5).unwrap().starts_with("(unknown)   m2 "), "{loops}");
+    let loops: serde_json::Value =
+        serde_json::from_str(&person.ok(&["cluster", "loops", "-o", "json"])).unwrap();
+    assert_eq!((&loops[2]["manager"], &loops[2]["node"]), (&"m1".into(), &"node-1".into()));
+    assert_eq!(loops[4], serde_json::json!({"manager": "m2", "unknown": "there is no connection to it"}));
 }

@@ -59,7 +59,12 @@ fn a_manager_that_answers_stays_unless_it_must_go() {
     assert!(said.contains("manager m2 answers") && said.contains("or give --force: m2 stops then"), "{said}");
     assert_eq!(person.ok(&["manager", "rm", "m3"]), "m3\n");
     let ran = person.warren(&["manager", "rm", "--force", "m2"]);
-    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("m2\n", "manager m2 leaves the cluster\n"));
+    let remove =
+        "remove it as well with `warren node rm m2`, with --force if tasks are still counted on it\n";
+    let wanted = format!("manager m2 leaves the cluster\nnode m2 stays in it; {remove}");
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("m2\n", wanted.as_str()));
+    let listed = person.warren(&["manager", "ls"]);
+    assert_eq!(listed.stderr, format!("node m2 is left of a manager that was removed; {remove}"));
     assert_eq!(names(&person), ["m1"]);
 }
 
@@ -72,6 +77,10 @@ fn a_backup_is_read_back_before_it_gets_its_name() {
     let backup = ["manager", "backup", text(&file), "--passphrase-file", text(&words)];
     let files = || std::fs::read_dir(dir.path()).unwrap().count();
 
+    let lost = dir.path().join("none/backup");
+    words_are("correct horse");
+    let said = person.fails(1, &["manager", "backup", text(&lost), "--passphrase-file", text(&words)]);
+    assert!(said.contains(&format!("why: {}: No such file or directory", text(&lost))), "{said}");
     words_are("short");
     assert!(person.fails(2, &backup).contains("has 5 characters; give at least 8"));
     words_are("wrong horse");
@@ -116,7 +125,8 @@ fn a_backup_makes_a_manager_where_there_is_none() {
     assert!(!data.join("manager").exists());
 
     let ran = run(&["--advertise=127.0.0.1:1"]);
-    assert!(ran.code == 0 && ran.stdout.contains("warren manager run"), "{ran:?}");
+    let next = format!("warren manager run --data-dir {}\n", text(&data));
+    assert!(ran.code == 0 && ran.stdout.contains(&next), "{ran:?}");
     let kept = std::fs::read_to_string(data.join("node.toml")).unwrap();
     assert!(kept.contains("cluster-range = [\"10.210.0.0/16\"]") && kept.contains("name = \"m9\""), "{kept}");
     assert!(data.join("manager/member").exists() && !data.join("manager.restoring").exists());

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use raft::{GetEntriesContext, RaftState, StorageError, eraftpb};
 
-use crate::{ConfState, HardState, Restored, SnapshotMeta, convert, members};
+use crate::{ConfState, Entry, HardState, Restored, SnapshotMeta, convert, members};
 
 /// Bytes an entry takes in a message besides its data, at most.
 const ENTRY_OVERHEAD: u64 = 32;
@@ -22,7 +22,9 @@ pub(crate) struct Log {
     /// Index and term of the entry before the first one: the term is still needed to tell
     /// whether another member's log matches.
     before: (u64, u64),
-    entries: VecDeque<eraftpb::Entry>,
+    /// In our words, and in the raft crate's only when it asks: it reads an entry once or twice, and a leader of a
+    /// large cluster has tens of thousands of them, which would take twice the memory as the raft crate's.
+    entries: VecDeque<Entry>,
 }
 
 impl Log {
@@ -31,7 +33,7 @@ impl Log {
         let hard_state = restored.known_hard_state();
         let covered = restored.snapshot.as_ref().map_or((0, 0), |s| (s.index, s.term));
         let members = restored.members().clone();
-        let mut entries: VecDeque<_> = restored.entries.into_iter().map(convert::entry_to_raft).collect();
+        let mut entries = VecDeque::from(restored.entries);
         // When the entries reach back before the snapshot, nobody knows the term of the entry
         // before them; the first one is given up to take its place.
         let mut before = covered;
@@ -65,7 +67,7 @@ impl Log {
     }
 
     /// Appends entries; replaces what was at the first one's index and after.
-    pub fn append(&mut self, entries: &[eraftpb::Entry]) {
+    pub fn append(&mut self, entries: &[Entry]) {
         let Some(head) = entries.first() else { return };
         let keep = head.index.checked_sub(self.before.0 + 1);
         let keep = keep.expect("raft never replaces entries that were compacted") as usize;
@@ -102,6 +104,10 @@ impl Log {
         let Some(gone) = up_to.checked_sub(self.before.0).filter(|gone| *gone > 0) else { return };
         let term = self.term_at(up_to).expect("only entries in the log are compacted");
         self.entries.drain(..gone as usize);
+        // What a burst of writes took is given back.
+        if self.entries.capacity() / 4 > self.entries.len() {
+            self.entries.shrink_to(2 * self.entries.len());
+        }
         self.before = (up_to, term);
     }
 
@@ -143,12 +149,12 @@ impl raft::Storage for Log {
         let range = (low - self.before.0 - 1) as usize..(high - self.before.0 - 1) as usize;
         let limit = max_size.into().unwrap_or(u64::MAX);
         let mut size = 0;
-        let fits = |entry: &&eraftpb::Entry| {
+        let fits = |entry: &&Entry| {
             let first = size == 0;
             size += entry.data.len() as u64 + ENTRY_OVERHEAD;
             first || size <= limit
         };
-        Ok(self.entries.range(range).take_while(fits).cloned().collect())
+        Ok(self.entries.range(range).take_while(fits).cloned().map(convert::entry_to_raft).collect())
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
@@ -183,7 +189,7 @@ mod tests {
     use raft::Storage;
 
     use super::*;
-    use crate::{Entry, EntryKind};
+    use crate::EntryKind;
 
     fn log() -> Log {
         let entry = |index| Entry {

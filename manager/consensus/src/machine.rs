@@ -256,7 +256,7 @@ impl Machine {
         if let Some(snapshot) = &snapshot {
             self.install(snapshot, effects);
         }
-        let entries = ready.take_entries();
+        let entries: Vec<_> = ready.take_entries().into_iter().map(convert::entry_from_raft).collect();
         self.node.mut_store().append(&entries);
         let early = from_raft(ready.take_messages());
         let late = from_raft(ready.take_persisted_messages());
@@ -290,7 +290,6 @@ impl Machine {
         if write.asked {
             let hard_state = Some(hard_state).filter(|new| *new != self.written);
             self.written = self.hard_state;
-            let entries = entries.into_iter().map(convert::entry_from_raft).collect();
             effects.push(Effect::Persist(Persist { number: write.number, snapshot, entries, hard_state }));
         }
         if let Some(write) = self.writes.begin(write) {

@@ -15,12 +15,15 @@ pub mod liveness;
 pub mod reason;
 pub mod reconcile;
 pub mod scheduler;
+pub mod session;
 pub mod state;
 pub mod steady;
 
-pub use liveness::Liveness;
+pub use liveness::{Hearing, Liveness};
 pub use reason::reason;
 pub use reconcile::{Plan, Rollout, reap, reap_tokens, reconcile_level, reconcile_service, rollout};
 pub use scheduler::{Placement, Refusals, schedule, schedule_up_to};
-pub use state::{Answer, Applied, Change, Cluster, Command, Digest, LEVEL, NewTask, Outcome, Refusal, State};
+pub use state::{
+    Answer, Applied, Change, Cluster, Command, Departed, Digest, LEVEL, NewTask, Outcome, Refusal, State,
+};
 pub use steady::Steady;

@@ -1,12 +1,16 @@
 //! Which nodes are silent. Contact is not data: the leader keeps it in memory, and only a change of a
 //! node's status is written.
 
+mod hearing;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use warren_types::{Node, NodeId, NodeStatus, Timestamp};
 
 use crate::state::{Command, State};
+
+pub use hearing::{Hearing, JUST_HEARD, STOOD_STILL};
 
 /// When each node was last heard. Times are those of a monotonic clock, counted from any fixed moment; wall
 /// clocks jump, and a jump must not take a cluster down.

@@ -9,14 +9,14 @@ use crate::state::State;
 /// Why the task is not running; empty for one that runs on a node that managers hear of. What the worker
 /// said comes first; `refusals` are what the scheduler last said of tasks without a node.
 pub fn reason(state: &State, refusals: Option<&Refusals>, task: &Task, now: Timestamp) -> String {
-    if let Some(since) = task.lost_since.filter(|_| !task.observed.state.is_terminal()) {
+    if let Some(since) = task.lost_since().filter(|_| !task.observed.state.is_terminal()) {
         let down = format!("node {} has been down since {since}", node_name(state, task));
         let service = state.service(&task.id.service);
         let awaited = service.and_then(|service| lost::awaited(service, task, now));
         return awaited.map_or_else(|| down.clone(), |awaited| format!("{down}; {awaited}"));
     }
-    if !task.observed.reason.is_empty() {
-        return task.observed.reason.to_string();
+    if !task.observed.reason().is_empty() {
+        return task.observed.reason().to_owned();
     }
     if task.node.is_none() {
         return unplaced(state, refusals, task, now);
@@ -28,7 +28,7 @@ pub fn reason(state: &State, refusals: Option<&Refusals>, task: &Task, now: Time
     match task.observed.state {
         TaskState::Complete => "its process ended with success".into(),
         TaskState::Shutdown => "stopped, as it was not wanted any more".into(),
-        TaskState::Failed => format!("failed{}", exit(task.observed.exit)),
+        TaskState::Failed => format!("failed{}", exit(task.observed.exit())),
         TaskState::Rejected => format!("cannot run on node {node}"),
         _ if task.desired > Desired::Running => format!("is being stopped on node {node}"),
         TaskState::New | TaskState::Pending | TaskState::Assigned => {
@@ -39,7 +39,7 @@ pub fn reason(state: &State, refusals: Option<&Refusals>, task: &Task, now: Time
             format!("is ready on node {node}, to take over from the task that it replaces")
         }
         TaskState::Ready | TaskState::Starting | TaskState::Running => {
-            format!("is being started on node {node}{}", exit(task.observed.exit))
+            format!("is being started on node {node}{}", exit(task.observed.exit()))
         }
     }
 }
@@ -48,7 +48,7 @@ fn unplaced(state: &State, refusals: Option<&Refusals>, task: &Task, now: Timest
     if task.desired > Desired::Running {
         return "was not wanted any more before it had a node".into();
     }
-    match task.not_before.filter(|time| *time > now) {
+    match task.not_before().filter(|time| *time > now) {
         Some(until) => held_back(state, task, until),
         None => match refusals.and_then(|refusals| refusals.of(task)) {
             Some(refusal) => refusal.to_string(),

@@ -115,7 +115,7 @@ impl<'a> Waiting<'a> {
     fn advance(&mut self) {
         self.next = None;
         for task in self.tasks.by_ref().filter_map(|id| self.state.task(id)) {
-            let Some(time) = task.not_before.filter(|time| *time > self.now) else {
+            let Some(time) = task.not_before().filter(|time| *time > self.now) else {
                 self.next = Some(task);
                 return;
             };
@@ -129,7 +129,7 @@ impl<'a> Waiting<'a> {
         let first = self.next?;
         let service = self.state.service(&first.id.service)?;
         let (state, revision) = (self.state, &*first.revision);
-        let (bound_to, replaces_on) = (first.bound_to, replaces_on(state, service, first));
+        let (bound_to, replaces_on) = (first.bound_to(), replaces_on(state, service, first));
         let volumes = Volumes::of(state, first);
         let mut group = Group { state, service, revision, bound_to, replaces_on, volumes, tasks: Vec::new() };
         while let Some(task) = self.next.filter(|task| group.takes(task) && group.tasks.len() < limit) {
@@ -157,7 +157,7 @@ impl Group<'_> {
     fn takes(&self, task: &Task) -> bool {
         self.service.id == task.id.service
             && self.revision.number == task.revision.number
-            && self.bound_to == task.bound_to
+            && self.bound_to == task.bound_to()
             && self.volumes.are_those_of(task)
             && self.replaces_on == replaces_on(self.state, self.service, task)
     }

@@ -10,12 +10,16 @@ mod claim;
 mod cluster;
 mod command;
 mod content;
+mod dense;
+mod departed;
 mod digest;
 mod fit;
+mod grouped;
 mod index;
 mod invariants;
 mod level;
 mod member;
+mod numbers;
 mod outcome;
 mod parts;
 mod query;
@@ -28,8 +32,8 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use warren_types::{
-    Content, ContentId, Member, MemberId, Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp, Token,
-    TokenId, Volume, VolumeId,
+    Content, ContentId, ManagerId, Member, MemberId, Node, NodeId, Service, ServiceId, Task, TaskId,
+    Timestamp, Token, TokenId, Volume, VolumeId,
 };
 
 pub use address::capacity;
@@ -38,8 +42,10 @@ pub(crate) use claim::{Claim, admits, claim, fulfils};
 pub use cluster::Cluster;
 pub use command::{Command, NewTask};
 pub use content::{MAX_CONTENT_BYTES, MAX_CONTENTS};
+pub use departed::Departed;
 pub use digest::Digest;
 pub use fit::Usage;
+use grouped::Grouped;
 pub use index::Counts;
 pub(crate) use index::{Index, volume_texts};
 pub use invariants::Broken;
@@ -75,7 +81,7 @@ pub struct State {
     /// `None` until `CreateCluster`.
     cluster: Option<Arc<Cluster>>,
     services: OrdMap<ServiceId, Arc<Service>>,
-    tasks: OrdMap<TaskId, Arc<Task>>,
+    tasks: Grouped<TaskId, Arc<Task>>,
     nodes: OrdMap<NodeId, Arc<Node>>,
     tokens: OrdMap<TokenId, Arc<Token>>,
     contents: OrdMap<ContentId, Arc<Content>>,
@@ -85,6 +91,8 @@ pub struct State {
     next_member: MemberId,
     /// The nodes that were removed last, with the index at which they were. None of them is in `nodes`.
     removed_nodes: OrdMap<NodeId, u64>,
+    /// The managers that left last. None of them is in `members`.
+    departed: OrdMap<ManagerId, Departed>,
     /// How many node subnets have been given out. They are never given twice.
     subnets: u64,
     /// Per node, which of its addresses is tried next; rotates, so that a freed address rests.

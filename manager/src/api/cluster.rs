@@ -3,7 +3,6 @@
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
-use warren_control::{LoopState, LoopStatus};
 use warren_proto::v1::{self, cluster_server};
 use warren_types::NodeStatus;
 
@@ -50,15 +49,7 @@ impl cluster_server::Cluster for Api {
     }
 
     async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
-        let published = self.store.read();
-        let mut loops: Vec<v1::Loop> = self.loops.snapshot().into_iter().map(show_loop).collect();
-        let heard = self.hear(&published.state, published.state.nodes().map(|node| node.id)).await;
-        for (node, told) in self.loops_of(heard) {
-            let name = published.state.node(&node).map(|node| node.name.to_string());
-            let name = name.unwrap_or_else(|| node.to_string());
-            loops.extend(told.into_iter().map(|told| v1::Loop { node: name.clone(), ..told }));
-        }
-        Ok(Response::new(v1::LoopsResponse { loops }))
+        Ok(Response::new(self.all_loops().await))
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
@@ -73,20 +64,5 @@ impl cluster_server::Cluster for Api {
         let (events, stream) = mpsc::channel(BUFFER);
         self.shutdown.spawn("watch", self.clone().feed(Watcher { service, after }, events));
         Ok(Response::new(ReceiverStream::new(stream)))
-    }
-}
-
-fn show_loop(status: LoopStatus) -> v1::Loop {
-    let whole = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
-    v1::Loop {
-        name: status.name.into(),
-        interval_ms: status.interval.map(|d| whole(d.as_millis())).unwrap_or_default(),
-        running: status.state == LoopState::Running,
-        last_run_at: status.last_run_unix_millis,
-        last_duration_us: status.last_duration.map(|d| whole(d.as_micros())).unwrap_or_default(),
-        last_error: status.last_failure.map(|failure| failure.error).unwrap_or_default(),
-        runs: status.runs,
-        failures: status.failures,
-        node: String::new(),
     }
 }

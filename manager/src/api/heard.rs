@@ -15,7 +15,7 @@ use crate::session::vitals::Vitals;
 
 /// How long another manager may take to say what it heard; what does not come is left out.
 const WORD: Duration = Duration::from_secs(1);
-/// Largest answer of another manager: of ten thousand nodes, their loops and tasks.
+/// Largest answer of another manager: of ten thousand nodes and their tasks.
 const MAX_ANSWER: usize = 64 << 20;
 
 /// What other managers heard of their nodes, for one answer.
@@ -25,7 +25,6 @@ pub struct Heard(BTreeMap<NodeId, Told>);
 #[derive(Debug, Default)]
 struct Told {
     usage: Option<v1::NodeUsage>,
-    loops: Vec<v1::Loop>,
     vitals: BTreeMap<TaskId, Vitals>,
     progress: BTreeMap<TaskId, TaskReport>,
 }
@@ -33,13 +32,13 @@ struct Told {
 impl Told {
     /// What cannot be read is left out, as if it had not come.
     fn read(node: v1::HeardNode) -> Self {
-        let v1::HeardNode { node_id: _, usage, loops, tasks, progress } = node;
+        let v1::HeardNode { node_id: _, usage, loops: _, tasks, progress } = node;
         let vitals = tasks.into_iter().filter_map(|v1::TaskVitals { task_id, usage, checks }| {
             Some((task_id.parse().ok()?, Vitals { usage, checks }))
         });
         let reports = progress.into_iter().filter_map(|report| TaskReport::try_from(report).ok());
         let progress = reports.map(|report| (report.task, report)).collect();
-        Self { usage, loops, vitals: vitals.collect(), progress }
+        Self { usage, vitals: vitals.collect(), progress }
     }
 }
 
@@ -66,7 +65,8 @@ impl Api {
         for (manager, nodes) in asked {
             let Some(client) = self.peers.client(manager) else { continue };
             let mut client = client.max_decoding_message_size(MAX_ANSWER);
-            let request = v1::HeardRequest { nodes: nodes.iter().map(NodeId::to_string).collect() };
+            let nodes = nodes.iter().map(NodeId::to_string).collect();
+            let request = v1::HeardRequest { nodes, loops_only: false };
             answers.spawn(async move {
                 let answer = timeout(WORD, client.heard(request)).await.ok()?;
                 let failed =
@@ -79,9 +79,12 @@ impl Api {
 
     /// What this manager's sessions heard, for another one.
     pub fn tell_heard(&self, request: &v1::HeardRequest) -> v1::HeardResponse {
+        if request.loops_only {
+            return self.tell_loops();
+        }
         let named: BTreeSet<NodeId> = request.nodes.iter().filter_map(|id| id.parse().ok()).collect();
         let of = (!request.nodes.is_empty()).then_some(&named);
-        v1::HeardResponse { nodes: self.registry.told(of) }
+        v1::HeardResponse { nodes: self.registry.told(of), loops: Vec::new() }
     }
 
     /// How the node does.
@@ -100,14 +103,6 @@ impl Api {
         let asked = || heard.0.get(&node)?.progress.get(task).cloned();
         let here = self.registry.progress(node, task);
         here.or_else(asked).or_else(|| self.registry.elsewhere().progress(node, task))
-    }
-
-    /// The background loops of all agents that are heard.
-    pub(super) fn loops_of(&self, heard: Heard) -> Vec<(NodeId, Vec<v1::Loop>)> {
-        let mut loops: BTreeMap<NodeId, Vec<v1::Loop>> =
-            heard.0.into_iter().map(|(node, told)| (node, told.loops)).collect();
-        loops.extend(self.registry.loops());
-        loops.into_iter().collect()
     }
 }
 
@@ -128,16 +123,16 @@ mod tests {
         let node = |node_id: String| v1::HeardNode {
             node_id,
             usage: Some(v1::NodeUsage::default()),
-            loops: vec![v1::Loop::default()],
+            loops: Vec::new(),
             tasks: vec![vitals("!".into()), vitals(task.to_string())],
             progress: vec![report("!".into()), report(task.to_string())],
         };
         let id = NodeId(Id(7));
         let nodes = vec![node("!".into()), node(id.to_string())];
-        let Heard(heard) = Heard::read([v1::HeardResponse { nodes }]);
+        let Heard(heard) = Heard::read([v1::HeardResponse { nodes, loops: Vec::new() }]);
         assert_eq!(heard.keys().collect::<Vec<_>>(), [&id]);
         let told = &heard[&id];
-        assert!(told.usage.is_some() && told.loops.len() == 1);
+        assert!(told.usage.is_some());
         assert_eq!(told.vitals.keys().collect::<Vec<_>>(), [&task]);
         assert_eq!(told.progress.keys().collect::<Vec<_>>(), [&task]);
     }

@@ -23,6 +23,7 @@ use self::census::Census;
 use super::Api;
 use super::access::caller_of;
 use super::membership::{check_token, internal};
+use super::nodes::left_nodes;
 use super::problem::{no_leader, status_of};
 use crate::controllers::members::wishes;
 use crate::peers::server::transfer_problem;
@@ -134,6 +135,26 @@ impl Api {
         client.transfer_leadership(v1::TransferRequest { to: to.unwrap_or(0) }).await.map(drop)
     }
 
+    /// Refuses a machine that would take the place of a manager which answers: it says that it is reached where that
+    /// one is.
+    async fn check_place(&self, join: &Join) -> Result<(), Status> {
+        let published = self.store.read();
+        let state = &published.state;
+        let is_there = |member: &&std::sync::Arc<Member>| !member.removing && member.address == join.address;
+        let there: Vec<_> = state.members().filter(is_there).collect();
+        if there.is_empty() || state.member_of(&join.id).is_some() {
+            return Ok(());
+        }
+        let census = self.census(state).await;
+        let Some(other) = there.iter().find(|member| census.answers(member.member)) else { return Ok(()) };
+        let message = format!(
+            "manager {} answers at {}: give the address of this machine with --advertise; if it is that machine \
+             without its data, stop what answers there first",
+            other.name, other.address
+        );
+        Err(Problem::new(Code::AlreadyExists, "ADDRESS_TAKEN", message).into())
+    }
+
     /// Makes a machine a member; answers what it is called in the group.
     async fn admit(&self, join: &Join) -> Result<MemberId, Status> {
         let Join { token, id, name, address, level, .. } = join;
@@ -145,6 +166,7 @@ impl Api {
             // A manager that follows may not have heard of the token yet.
             checks(&self.newest().await?.state).map_err(status_of)?;
         }
+        self.check_place(join).await?;
         let command = Command::JoinManager {
             hash: token.hash(),
             id: *id,
@@ -153,7 +175,7 @@ impl Api {
             level: *level,
             at: now,
         };
-        match self.store.propose(command).await {
+        match self.propose(command).await {
             Ok(Answer::Member { member, .. }) => Ok(member),
             Ok(other) => Err(Status::internal(format!("joining was answered with {other:?}"))),
             Err(ProposeError::Rejected(Refusal::AlreadyExists { .. })) => {
@@ -221,7 +243,8 @@ impl managers_server::Managers for Api {
         let census = self.census(&published.state).await;
         // What was applied while they were asked is newer than what they said.
         let managers = published.state.members().map(|member| census.show(&published, member)).collect();
-        Ok(Response::new(v1::ListManagersResponse { managers, term: census.term() }))
+        let left_nodes = left_nodes(&published.state).map(|node| node.name.to_string()).collect();
+        Ok(Response::new(v1::ListManagersResponse { managers, term: census.term(), left_nodes }))
     }
 
     async fn update(
@@ -240,7 +263,7 @@ impl managers_server::Managers for Api {
         let (member, version, at) = (known.member, request.version, self.clock.now());
         let moved = address.clone();
         let command = Command::UpdateMember { member, version, wanted, address, at };
-        self.store.propose(command).await.map_err(status_of)?;
+        self.propose(command).await.map_err(status_of)?;
         let (published, stored) = self.member_after(member)?;
         let wanted = wanted.map(Suffrage::as_str);
         let moved = moved.map(tracing::field::display);
@@ -269,7 +292,7 @@ impl managers_server::Managers for Api {
             self.can_go_without(known).await?;
         }
         let (member, at) = (known.member, self.clock.now());
-        self.store.propose(Command::RemoveMember { member, at }).await.map_err(status_of)?;
+        self.propose(Command::RemoveMember { member, at }).await.map_err(status_of)?;
         tracing::info!(%caller, manager = %known.id, member, name = %known.name, force, "manager removed");
         // It may be out of the group and gone already.
         let removed = Member { removing: true, ..Member::clone(known) };
@@ -304,7 +327,8 @@ impl managers_server::Managers for Api {
         let (published, leader) = self.member_after(leads)?;
         tracing::info!(%caller, member = leads, name = %leader.name, "leadership transferred");
         let census = self.census(&published.state).await;
-        Ok(Response::new(census.show(&published, &leader)))
+        // It may be too new in its office to say so itself, or too busy to say anything in time.
+        Ok(Response::new(v1::Manager { leader: true, ..census.show(&published, &leader) }))
     }
 
     async fn backup(

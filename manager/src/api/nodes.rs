@@ -1,7 +1,6 @@
 //! Nodes: read, change what people say of them, forget them.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use tonic::{Code, Request, Response, Status};
 use warren_core::{Command, State};
@@ -17,19 +16,36 @@ use super::heard::Heard;
 use super::paging::Page;
 use super::problem::status_of;
 
-/// Refuses what a cluster cannot do without: the machine of a manager, which has the same name. It is that of one which
-/// was removed if it is away, and the manager that has its name now is another machine.
+/// Whether the node is on the machine of this manager: it has the same name. It is on that of one which was removed if
+/// it is away, and the manager that has its name now is another machine.
+fn is_of(node: &Node, member: &Member) -> bool {
+    let there = node.status == NodeStatus::Ready || member.address.host() == node.description.address;
+    node.role == NodeRole::Manager && member.name == node.name && there
+}
+
+/// The node on the machine of a manager, if it has one.
+pub(super) fn node_of<'a>(state: &'a State, member: &Member) -> Option<&'a Node> {
+    state.nodes().find(|node| is_of(node, member)).map(|node| &**node)
+}
+
+/// The nodes on the machines of managers that were removed.
+pub(super) fn left_nodes(state: &State) -> impl Iterator<Item = &Node> {
+    // Before the first manager has said who it is, the only one there is.
+    let known = state.members().next().is_some();
+    let left = move |node: &&Node| {
+        known && node.role == NodeRole::Manager && !state.members().any(|member| is_of(node, member))
+    };
+    state.nodes().map(|node| &**node).filter(left)
+}
+
+/// Refuses what a cluster cannot do without: the machine of a manager.
 ///
 /// # Errors
 /// `FailedPrecondition`, reason `NODE_IS_MANAGER`.
 pub(super) fn may_go(state: &State, node: &Node) -> Result<(), Status> {
-    // Before the first manager has said who it is, the only one there is.
     let unknown = state.members().next().is_none();
-    let there = |member: &Arc<Member>| {
-        node.status == NodeStatus::Ready || member.address.host() == node.description.address
-    };
-    let mut named = state.members().filter(|member| member.name == node.name);
-    if node.role != NodeRole::Manager || !(unknown || named.any(there)) {
+    let stays = unknown || state.members().any(|member| is_of(node, member));
+    if node.role != NodeRole::Manager || !stays {
         return Ok(());
     }
     let message = format!(
@@ -164,5 +180,48 @@ mod tests {
             node.description.address = host.into();
             assert_eq!(may_go(&state, &node).is_err(), stays, "{name} {role:?} {host} {status:?}");
         }
+        let member = state.member(1).unwrap().clone();
+        assert_eq!(node_of(&state, &member).map(|node| node.id), Some(NodeId(Id(7))));
+        let other = Member { name: "m2".parse().unwrap(), ..Member::clone(&member) };
+        assert!(node_of(&state, &other).is_none());
+    }
+
+    #[test]
+    fn the_node_of_a_manager_that_was_removed_is_left() {
+        let (at, level) = (Timestamp(1), warren_core::LEVEL);
+        let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
+        let node = |number: u128, role| Command::RegisterNode {
+            id: NodeId(Id(number)),
+            name: format!("m{number}").parse().unwrap(),
+            role,
+            description: NodeDescription {
+                address: format!("10.0.0.{number}"),
+                ..NodeDescription::default()
+            },
+            at,
+        };
+        let first = Command::RegisterMember {
+            member: 1,
+            id: ManagerId(Id(11)),
+            name: "m1".parse().unwrap(),
+            address: "10.0.0.1:8080".parse().unwrap(),
+            level,
+            at,
+        };
+        let commands = [
+            Command::CreateCluster { id, ranges, level, at },
+            node(1, NodeRole::Manager),
+            node(2, NodeRole::Manager),
+            node(3, NodeRole::Worker),
+            first,
+        ];
+        let mut state = State::new();
+        let mut found = Vec::new();
+        for (index, command) in (1..).zip(&commands) {
+            state.apply(1, index, command);
+            found = left_nodes(&state).map(|node| node.name.to_string()).collect();
+            assert!(index == 5 || found.is_empty(), "nobody has said yet who is a manager: {found:?}");
+        }
+        assert_eq!(found, ["m2"]);
     }
 }

@@ -27,11 +27,11 @@ impl Api {
             return self.open_here(node, purpose, within).await;
         }
         let manager = self.store.read().state.node(&node).and_then(|node| node.manager);
-        match manager.filter(|manager| *manager != self.member).and_then(|manager| self.peers.client(manager))
-        {
-            Some(client) => relay::dial(client, node, purpose, within).await,
-            None => Err("the node has no session with a manager".to_owned()),
-        }
+        let Some(manager) = manager.filter(|manager| *manager != self.member) else {
+            return Err("the node has no session with a manager".to_owned());
+        };
+        let line = self.peers.relay(manager).map_err(|error| error.to_string())?;
+        relay::dial(line, node, purpose, within).await
     }
 
     /// As [`Api::open`], of a node with a session here.
@@ -56,7 +56,7 @@ impl Api {
         let open = v1::Open { stream_id: expected.id().to_owned(), purpose: Some(purpose) };
         let open = frame(v1::manager_frame::Frame::Open(open));
         let late = |_| format!("the node did not open the stream within {} s", within.as_secs());
-        let sent = timeout_at(deadline, outbox.send(Ok(open))).await.map_err(late)?;
+        let sent = timeout_at(deadline, outbox.send(Box::new(Ok(open)))).await.map_err(late)?;
         sent.map_err(|_| "the node's session ended")?;
         timeout_at(deadline, expected.attached()).await.map_err(late)?
     }

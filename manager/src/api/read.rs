@@ -2,9 +2,7 @@
 //! made: a manager that hears of no leader says so soon, since another one may.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::time::sleep;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status};
 use warren_core::{Answer, Command};
@@ -15,8 +13,6 @@ use super::problem::status_of;
 use crate::session::leader::{LEADERLESS, is_lost};
 use crate::store::{Doubt, ProposeError, Published};
 
-/// How often whoever waits looks whether there is a leader.
-const LOOK: Duration = Duration::from_millis(250);
 /// Metadata of a caller that takes what this manager has, be it old: `true`. It is answered without a leader as well.
 pub const STALE: &str = "warren-stale";
 
@@ -37,7 +33,7 @@ impl Api {
         tokio::select! {
             biased;
             newest = self.store.read_now() => newest.map_err(status_of),
-            () = self.leader_lost() => Err(status_of(ProposeError::NoLeader(LEADERLESS))),
+            () = self.leader.clone().lost() => Err(status_of(ProposeError::NoLeader(LEADERLESS))),
         }
     }
 
@@ -55,17 +51,10 @@ impl Api {
             biased;
             answer = self.store.propose(command) => answer,
             // It may have been given to a leader before.
-            () = self.leader_lost() => {
+            () = self.leader.clone().lost() => {
                 let why = "no leader is heard of any more";
                 Err(ProposeError::Unconfirmed(Doubt::Unanswered(why.into())))
             }
-        }
-    }
-
-    /// Resolves once no leader is heard of.
-    async fn leader_lost(&self) {
-        while !is_lost(&self.store) {
-            sleep(LOOK).await;
         }
     }
 }

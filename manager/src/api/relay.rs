@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -37,7 +37,7 @@ pub type Relayed = ReceiverStream<Result<StreamFrame, Status>>;
 /// # Errors
 /// In words for people, as if the node's session were here.
 pub(super) async fn dial(
-    mut client: PeersClient<Channel>,
+    (mut client, place): (PeersClient<Channel>, OwnedSemaphorePermit),
     node: NodeId,
     purpose: Purpose,
     within: Duration,
@@ -50,7 +50,7 @@ pub(super) async fn dial(
     let late = |_| format!("the node did not open the stream within {} s", within.as_secs());
     let opened = timeout(within, client.relay(request)).await.map_err(late)?;
     let inbound = opened.map_err(|status| refused(&status))?.into_inner();
-    Ok(Attached { place: None, inbound, outbound })
+    Ok(Attached { place: None, relayed: Some(place), inbound, outbound })
 }
 
 fn refused(status: &Status) -> String {
@@ -101,7 +101,7 @@ async fn pass(
     mut frames: Streaming<v1::RelayFrame>,
     out: &mpsc::Sender<Result<StreamFrame, Status>>,
 ) {
-    let Attached { place: _place, mut inbound, outbound } = attached;
+    let Attached { place: _place, relayed: _relayed, mut inbound, outbound } = attached;
     let forth = async move {
         while let Some(Ok(v1::RelayFrame { frame: Some(Frame::Passed(frame)) })) = frames.next().await {
             if outbound.send(Ok(frame)).await.is_err() {

@@ -44,7 +44,7 @@ impl Api {
             spec: Some((&task.revision.task).into()),
             ports: task.revision.ports.iter().map(Into::into).collect(),
             created_at: task.created_at.0,
-            not_before: task.not_before.map(|at| at.0),
+            not_before: task.not_before().map(|at| at.0),
             node_id: task.node.map(|id| id.to_string()).unwrap_or_default(),
             node_name: node.map(|n| n.name.to_string()).unwrap_or_default(),
             address: task.address.map(|a| a.to_string()).unwrap_or_default(),
@@ -54,11 +54,11 @@ impl Api {
             state_since: task.observed.since.0,
             reason: reason(state, Some(&self.refusals.read()), task, self.clock.now()),
             ready: task.observed.ready,
-            exit: task.observed.exit.map(Into::into),
+            exit: task.observed.exit().map(Into::into),
             removed: task.observed.removed,
-            lost_since: task.lost_since.map(|at| at.0),
-            next_attempt: task.observed.next_attempt.map(|at| at.0),
-            bound_to: task.bound_to.map(|id| id.to_string()).unwrap_or_default(),
+            lost_since: task.lost_since().map(|at| at.0),
+            next_attempt: task.observed.next_attempt().map(|at| at.0),
+            bound_to: task.bound_to().map(|id| id.to_string()).unwrap_or_default(),
             digest: service
                 .and_then(|service| service.pins.get(&task.revision.number))
                 .map(ToString::to_string)
@@ -83,9 +83,11 @@ impl Api {
         task.observed.state = said.state;
         // A worker whose clock is behind does not make time go back.
         task.observed.since = said.since.max(since);
-        task.observed.reason = said.reason.into();
-        task.observed.exit = said.exit.or(task.observed.exit);
-        task.observed.next_attempt = said.next_attempt;
+        task.observed.trouble.change(|trouble| {
+            trouble.reason = said.reason.into();
+            trouble.exit = said.exit.or(trouble.exit);
+            trouble.next_attempt = said.next_attempt;
+        });
         Some(task)
     }
 

@@ -108,11 +108,14 @@ impl Api {
                 None => Shown::RemovedService(id.to_string()),
             },
             Change::Task(id) => match state.task(&id) {
-                Some(task) => Shown::Task(self.show_task(state, task, &Heard::default())),
+                Some(task) => Shown::Task(unmeasured_task(self.show_task(state, task, &Heard::default()))),
                 None => Shown::RemovedTask(id.to_string()),
             },
             Change::Node(id) => match state.node(&id) {
-                Some(node) => Shown::Node(self.show_node(state, node, &Heard::default())),
+                Some(node) => {
+                    let shown = self.show_node(state, node, &Heard::default());
+                    Shown::Node(v1::Node { usage: None, ..shown })
+                }
                 None => Shown::RemovedNode(id.to_string()),
             },
             Change::Cluster
@@ -124,6 +127,12 @@ impl Api {
         };
         Some(v1::WatchEvent { index, change: Some(change) })
     }
+}
+
+/// Without what its node measures. Of the tasks of other managers' workers nothing of that is heard here, and of none
+/// is a change of it an event: what is shown once would stay as it was.
+fn unmeasured_task(shown: v1::Task) -> v1::Task {
+    v1::Task { checks: Vec::new(), usage: None, ..shown }
 }
 
 fn resync(index: u64) -> v1::WatchEvent {

@@ -39,11 +39,11 @@ impl<S> Layer<S> for WhereaboutsLayer {
 }
 
 /// Agents are told where managers are by their sessions, and strangers not at all.
-fn is_person(peer: &Peer) -> bool {
-    match peer {
-        Peer::Local { .. } => true,
-        Peer::Certificate { identity, .. } => matches!(identity.role(), Role::Viewer | Role::Admin),
-        Peer::Anonymous { .. } => false,
+pub(super) fn is_person<B>(request: &http::Request<B>) -> bool {
+    match request.extensions().get::<Peer>() {
+        Some(Peer::Local { .. }) => true,
+        Some(Peer::Certificate { identity, .. }) => matches!(identity.role(), Role::Viewer | Role::Admin),
+        Some(Peer::Anonymous { .. }) | None => false,
     }
 }
 
@@ -76,7 +76,7 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let told = request.extensions().get::<Peer>().is_some_and(is_person);
+        let told = is_person(&request);
         let (answer, layer) = (self.inner.call(request), self.layer.clone());
         Box::pin(async move {
             let mut response = answer.await?;

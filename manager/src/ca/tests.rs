@@ -1,6 +1,8 @@
 use super::*;
 use std::time::Duration;
 
+use warren_types::NodeRole;
+
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// With an agent, as a hybrid manager has it.

@@ -50,6 +50,9 @@ pub enum StartError {
         "this manager was removed from its cluster; to make the machine one again, `warren manager join` with a token"
     )]
     Removed,
+    /// Its cluster went on without it.
+    #[error("{}", overtaken(*.0))]
+    Overtaken(u64),
     /// It is none yet.
     #[error("this machine began to join a cluster and is no manager yet; repeat `warren manager join`")]
     Begun,
@@ -73,4 +76,17 @@ pub enum Failed {
     /// It is none any more, and says so at its next start as well.
     #[error("this manager was removed from its cluster")]
     Removed,
+    /// The cluster goes on in this later life, and the next start says so as well.
+    #[error("{}", overtaken(*.0))]
+    Overtaken(u64),
+}
+
+fn overtaken(life: u64) -> String {
+    format!(
+        "the cluster went on without this manager, in its life {life}, and what came in the life before is no part of \
+         it; to make the machine a manager of that, `warren manager join` with a token; if that life was begun by \
+         mistake, stop its managers and make this one the cluster again with `warren manager init \
+         --force-new-cluster`; what runs here runs on, with nobody watching over it: the join stops and removes it, \
+         the other keeps it"
+    )
 }

@@ -10,7 +10,7 @@ use warren_core::{Refusal, State};
 use super::{Failed, Failure, StartError};
 use crate::background;
 use crate::ca::{CaError, Keys};
-use crate::peers::Peers;
+use crate::peers::{End, Peers};
 use crate::raft::driver::DriverError;
 use crate::raft::restore::Ended;
 use crate::recovery::seat::{self, Seat};
@@ -35,8 +35,8 @@ pub(super) fn attend(ended: Ended, failing: mpsc::Sender<Failed>, shutdown: &Shu
     });
 }
 
-/// Once this manager is removed, that is written down, and everything ends.
-pub(super) fn leave_when_removed(
+/// Once this manager is none any more, that is written down, and everything ends.
+pub(super) fn leave_in_the_end(
     peers: &Peers,
     dir: &Path,
     seat: Seat,
@@ -44,15 +44,20 @@ pub(super) fn leave_when_removed(
     shutdown: &Shutdown,
 ) {
     let (peers, dir, stop) = (peers.clone(), dir.to_owned(), shutdown.token());
-    background::spawn(shutdown, "removed", async move {
-        peers.removed().await;
-        if let Err(error) = seat::lose(&dir, &seat) {
+    background::spawn(shutdown, "end", async move {
+        let (failed, written) = match peers.end().await {
+            End::Removed => (Failed::Removed, seat::lose(&dir, &seat)),
+            End::Overtaken { life, .. } => {
+                (Failed::Overtaken(life), seat::overtaken(&dir, &seat, life).map(drop))
+            }
+        };
+        if let Err(error) = written {
             // The others tell it again at its next start.
-            tracing::error!(%error, "that this manager was removed could not be written down");
+            tracing::error!(%error, "that this manager is none any more could not be written down");
         }
-        tracing::error!("this manager was removed from its cluster and stops");
+        tracing::error!("this manager stops: {failed}");
         // Nobody may be waiting for it.
-        let _ = failing.try_send(Failed::Removed);
+        let _ = failing.try_send(failed);
         stop.cancel();
     });
 }
@@ -84,6 +89,7 @@ pub(super) async fn lead_if_alone(store: &Store, failure: &mut Failure) -> Resul
         Some(failed) = failure.recv() => Err(match failed {
             Failed::Driver(error) => StartError::Driver(error),
             Failed::Removed => StartError::Removed,
+            Failed::Overtaken(life) => StartError::Overtaken(life),
         }),
         () = tokio::time::sleep(LEAD) => Err(StartError::NoLeader(LEAD)),
     }

@@ -7,6 +7,7 @@ use warren_telemetry::{DescriptorEncoder, Kind, write_series};
 use warren_types::MemberId;
 
 use super::flag;
+use crate::agreement::Agreement;
 use crate::store::Published;
 
 /// Series of the members, by their ids in the group.
@@ -14,6 +15,7 @@ pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
     published: &Published,
     peers: &[Peer],
+    agreement: &Agreement,
 ) -> fmt::Result {
     let ConfState { voters, learners, voters_outgoing, .. } = &*published.members;
     let mut ids: Vec<MemberId> = [voters, learners, voters_outgoing].into_iter().flatten().copied().collect();
@@ -26,6 +28,13 @@ pub(super) fn encode(
     let counts = [("voter", voters.len()), ("learner", learners.len())];
     let series = counts.map(|(suffrage, count)| (vec![("suffrage", suffrage.to_owned())], count as f64));
     write_series(encoder, Kind::Gauge, ("warren_raft_members", "Members of the group."), series)?;
+    let compared = agreement.all();
+    if !compared.is_empty() {
+        let help =
+            "1 for the member whose state is not that of the others, as far as this manager knows, else 0.";
+        let series = compared.iter().map(|(id, differs)| (label(*id), flag(*differs)));
+        write_series(encoder, Kind::Gauge, ("warren_raft_state_differs", help), series)?;
+    }
     if peers.is_empty() {
         return Ok(());
     }

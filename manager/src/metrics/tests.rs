@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use warren_consensus::{ConfState, Peer};
 use warren_control::{ManualClock, Shutdown};
-use warren_core::{Command, State};
+use warren_core::{Command, Digest, State};
 use warren_telemetry::Telemetry;
 use warren_types::{ClusterId, Id, Timestamp};
 
@@ -21,6 +21,7 @@ struct World {
     clock: Arc<ManualClock>,
     metrics: Metrics,
     telemetry: Telemetry,
+    agreement: Agreement,
 }
 
 const LEADER: Role = Role { leader: true, leader_id: Some(1), term: 3, may_plan: true };
@@ -29,16 +30,17 @@ fn world() -> World {
     let (store, publisher, inbox) = Store::new(Published::first(State::new()), 1, 1);
     let (clock, shutdown) = (Arc::new(ManualClock::new(1_000)), Shutdown::new());
     let loops = Loops::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
-    let (metrics, telemetry) = (Metrics::default(), Telemetry::of(&[]));
+    let (metrics, telemetry, agreement) = (Metrics::default(), Telemetry::of(&[]), Agreement::default());
     let sources = Sources {
         store: store.clone(),
         registry: Registry::default(),
         loops: loops.clone(),
         clock: clock.clone(),
         dir: "/".into(),
+        compared: (1, agreement.clone()),
     };
     telemetry.add("manager", part(&metrics, &sources));
-    World { store, publisher, inbox, loops, shutdown, clock, metrics, telemetry }
+    World { store, publisher, inbox, loops, shutdown, clock, metrics, telemetry, agreement }
 }
 
 impl World {
@@ -109,6 +111,31 @@ async fn a_manager_works_while_its_loops_go_round() {
     assert!(world.telemetry.unhealthy().await.is_empty());
     world.clock.advance(SWEEP_PATIENCE + Duration::from_secs(1));
     assert_eq!(world.telemetry.unhealthy().await, ["manager: sweep: the loop began its last run 121 s ago"]);
+    world.shutdown.stop(Duration::from_secs(5)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_manager_whose_state_is_not_that_of_the_others_does_not_work() {
+    let world = world();
+    world.sweep().await;
+    world.publisher.went_round();
+    let take = |told: [(MemberId, u64); 3]| {
+        let digest = |(id, value)| (id, vec![Digest { index: 7, value }]);
+        world.agreement.take(&told.map(digest).into(), Some(1), &[1, 2, 3].into());
+    };
+    take([(1, 5), (2, 5), (3, 6)]);
+    assert!(world.telemetry.unhealthy().await.is_empty(), "another one is wrong");
+    world.shows(&[
+        "warren_raft_state_differs{member=\"1\"} 0.0",
+        "warren_raft_state_differs{member=\"3\"} 1.0",
+    ]);
+    take([(1, 5), (2, 6), (3, 6)]);
+    let [wrong] = world.telemetry.unhealthy().await.try_into().unwrap();
+    assert!(wrong.starts_with("manager: state: its state after entry 7 has the digest"), "{wrong}");
+    world.shows(&[
+        "warren_raft_state_differs{member=\"1\"} 1.0",
+        "warren_raft_state_differs{member=\"3\"} 0.0",
+    ]);
     world.shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }
 

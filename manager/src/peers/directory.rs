@@ -177,9 +177,12 @@ impl Directory {
     /// that said hello, on a connection that is still there.
     ///
     /// # Errors
-    /// [`Refused::Unknown`].
+    /// [`Refused::Removed`], [`Refused::Unknown`].
     pub fn caller(&self, id: ManagerId) -> Result<MemberId, Refused> {
         let seen = self.lock();
+        if let Some(member) = seen.roster.departed.get(&id) {
+            return Err(Refused::Removed(*member));
+        }
         let visitor = || {
             let mut live = seen.visitors.iter().filter(|(_, visitor)| visitor.live && visitor.id == id);
             live.next().map(|(member, _)| *member)
@@ -256,7 +259,7 @@ mod tests {
         let known = |(member, manager, address): &(MemberId, u128, &str)| {
             (*member, Known { id: id(*manager), address: at(address) })
         };
-        Roster { life: 1, members: members.iter().map(known).collect(), next }
+        Roster { life: 1, members: members.iter().map(known).collect(), next, ..Roster::default() }
     }
 
     fn visit(directory: &Directory, member: MemberId, address: &str) -> Visit {

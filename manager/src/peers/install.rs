@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -13,6 +14,7 @@ use warren_consensus::Message;
 use warren_control::Backoff;
 use warren_proto::v1;
 use warren_proto::v1::peers_client::PeersClient;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::codec;
 use super::dial::DialError;
@@ -22,7 +24,8 @@ use super::line::Ends;
 const CHUNK: usize = 256 << 10;
 const WAITING: usize = 4;
 /// How long the member may take for anything that is waited for: room for the next chunk, or its disk at the end.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The receiver says so meanwhile. Shorter in tests of this crate, which must not take minutes.
+pub(super) const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 60 });
 /// Tries in a row that bring nothing. Raft then tries anew, by and by.
 const TRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -112,12 +115,14 @@ async fn send(ends: &Ends, message: Message) -> bool {
             return false;
         }
     };
+    let hashed = bytes.clone();
+    let Ok(digest) = spawn_blocking(move || xxh3_64(&hashed)).await else { return false };
     tracing::info!(member, index, bytes = bytes.len(), "sending a snapshot to another manager");
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut furthest = None;
     loop {
         let mut offset = 0;
-        match attempt(ends, &message, &bytes, &mut offset).await {
+        match attempt(ends, &message, (&bytes, digest), &mut offset).await {
             Ok(()) => {
                 tracing::info!(member, index, "another manager has the snapshot");
                 return true;
@@ -137,7 +142,12 @@ async fn send(ends: &Ends, message: Message) -> bool {
 }
 
 /// One try. `offset` is set to what was there before it.
-async fn attempt(ends: &Ends, message: &Message, bytes: &Bytes, offset: &mut u64) -> Result<(), Broken> {
+async fn attempt(
+    ends: &Ends,
+    message: &Message,
+    (bytes, digest): (&Bytes, u64),
+    offset: &mut u64,
+) -> Result<(), Broken> {
     let shared = &ends.shared;
     let way = shared.directory.way(ends.member).ok_or(DialError::NoAddress(ends.member))?;
     let mut channel = Err(DialError::NoAddress(ends.member));
@@ -151,7 +161,7 @@ async fn attempt(ends: &Ends, message: &Message, bytes: &Bytes, offset: &mut u64
     let (frames, outgoing) = mpsc::channel(WAITING);
     let size = bytes.len() as u64;
     let (message, incarnation) = (Some(codec::to_wire(message.clone())), shared.directory.life());
-    let header = v1::InstallHeader { message, size, incarnation };
+    let header = v1::InstallHeader { message, size, incarnation, digest };
     let first = v1::InstallFrame { header: Some(header), chunk: Bytes::new() };
     // There is room: nothing was sent yet, and this end holds the other.
     let _ = frames.try_send(first);
@@ -181,7 +191,9 @@ async fn attempt(ends: &Ends, message: &Message, bytes: &Bytes, offset: &mut u64
         }
     }
     drop(frames);
-    if heard(&mut answers).await?.done { Ok(()) } else { Err(Broken::Ended) }
+    // As often as it says so, it is at it still.
+    while !heard(&mut answers).await?.done {}
+    Ok(())
 }
 
 async fn heard(answers: &mut Streaming<v1::InstallAnswer>) -> Result<v1::InstallAnswer, Broken> {

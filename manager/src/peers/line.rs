@@ -4,24 +4,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::transport::Channel;
 use warren_control::{Backoff, Shutdown};
-use warren_proto::Problem;
 use warren_proto::v1;
 use warren_proto::v1::peers_client::PeersClient;
 use warren_types::{ManagerAddress, MemberId};
 
-use super::Shared;
 use super::dial::DialError;
 use super::directory::Way;
 use super::forward::{self, Forward};
 use super::install::{self, Latest};
 use super::mailbox::Mailbox;
-use super::roster::MEMBER_REMOVED;
+use super::roster::{overtaken_by, was_removed};
+use super::{End, MAX_RELAYS, Shared};
 use crate::store::Store;
 
 /// How long to wait after a connection was lost, or could not be made.
@@ -48,6 +47,8 @@ pub struct Line {
     pub channel: Channel,
     /// For those that nothing may hold up.
     pub control: Channel,
+    /// Places of streams that the peer passes on.
+    pub relays: Arc<Semaphore>,
     member: MemberId,
     store: Store,
     end: CancellationToken,
@@ -93,6 +94,7 @@ impl Line {
             snapshots: Latest::default(),
             channel: shared.dialer.lazily(shared.directory.clone(), member),
             control: shared.dialer.lazily(shared.directory.clone(), member),
+            relays: Arc::new(Semaphore::new(MAX_RELAYS)),
             member,
             store: store.clone(),
             end: shared.over.child_token(),
@@ -217,16 +219,24 @@ impl Ends {
         }
     }
 
+    /// What the other one says of this manager.
+    fn heed(&self, status: &Status) {
+        let (shared, own) = (&self.shared, self.shared.directory.life());
+        if was_removed(status, shared.directory.own()) && self.store.silence() >= ALONE {
+            shared.ends(End::Removed);
+        }
+        if let Some(life) = overtaken_by(status, own) {
+            shared.ends(End::Overtaken { own, life });
+        }
+    }
+
     fn note(&self, lost: &Lost, address: &ManagerAddress, failures: u32) {
         let member = self.member;
         if matches!(lost, Lost::Elsewhere | Lost::Informed) {
             return;
         }
-        if let Lost::Ended(status) = lost
-            && Problem::from(&**status).reason == MEMBER_REMOVED
-            && self.store.silence() >= ALONE
-        {
-            self.shared.removed.send_replace(Some(member));
+        if let Lost::Ended(status) = lost {
+            self.heed(status);
         }
         // Once when it begins; while it lasts, only for those who look closely.
         if failures == 0 {

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
-use warren_proto::status::Problem;
+use warren_proto::status::{LIFE, OTHER_LIFE, OVERTAKEN, Problem};
 use warren_security::{Identity, Role};
 use warren_types::{ManagerAddress, ManagerId, MemberId};
 
 /// Reason of what a manager hears that was removed from the cluster.
 pub const MEMBER_REMOVED: &str = "MEMBER_REMOVED";
+/// Metadata of that: the number that was removed.
+const REMOVED: &str = "warren-removed-member";
 
 /// One manager in the state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub struct Roster {
     pub members: BTreeMap<MemberId, Known>,
     /// The next id that is given: whoever has a lower one and is not among them was removed.
     pub next: MemberId,
+    /// Those that left last, whatever they call themselves, and what their ids were.
+    pub departed: BTreeMap<ManagerId, MemberId>,
 }
 
 /// Why somebody is not let in.
@@ -70,8 +75,8 @@ pub enum Refused {
     },
     /// It goes on with a life of the cluster that is over.
     #[error(
-        "the cluster is in its life {own}, without what came after the state it began with; manager {member} is still \
-         in life {found}, and is no manager any more: to become one again, it joins with a token"
+        "the cluster is in its life {own}, which began without manager {member}; that one is still in life {found}, \
+         and is no manager any more: to become one again, it joins with a token"
     )]
     OlderLife {
         /// What it calls itself.
@@ -111,14 +116,41 @@ impl From<Refused> for Status {
         let (code, reason) = match &refused {
             Refused::Cluster { .. } => (Code::PermissionDenied, "OTHER_CLUSTER"),
             Refused::NotAManager(_) => (Code::PermissionDenied, "NOT_A_MANAGER"),
-            Refused::Removed(_) | Refused::OlderLife { .. } => (Code::FailedPrecondition, MEMBER_REMOVED),
-            Refused::NewerLife { .. } => (Code::FailedPrecondition, "OTHER_LIFE"),
+            Refused::Removed(_) => (Code::FailedPrecondition, MEMBER_REMOVED),
+            Refused::OlderLife { .. } => (Code::FailedPrecondition, OVERTAKEN),
+            Refused::NewerLife { .. } => (Code::FailedPrecondition, OTHER_LIFE),
             Refused::Impostor { .. } => (Code::PermissionDenied, "IMPOSTOR"),
             Refused::Misdirected { .. } => (Code::FailedPrecondition, "MISDIRECTED"),
             Refused::Unknown(_) => (Code::Unavailable, "MEMBER_UNKNOWN"),
         };
-        Problem::new(code, reason, refused).into()
+        let said = match &refused {
+            Refused::OlderLife { own, .. } | Refused::NewerLife { own, .. } => Some((LIFE, *own)),
+            Refused::Removed(member) => Some((REMOVED, *member)),
+            _ => None,
+        };
+        let mut status = Status::from(Problem::new(code, reason, refused));
+        if let Some((what, number)) = said {
+            status.metadata_mut().insert(what, MetadataValue::from(number));
+        }
+        status
     }
+}
+
+/// Whether another manager says that member `own` was removed. One that lags may say it of the number that the same
+/// manager had before it joined again.
+pub fn was_removed(status: &Status, own: MemberId) -> bool {
+    Problem::from(status).reason == MEMBER_REMOVED && number(status, REMOVED) == Some(own)
+}
+
+fn number(status: &Status, what: &str) -> Option<u64> {
+    status.metadata().get(what)?.to_str().ok()?.parse().ok()
+}
+
+/// The life in a later one of which another manager says that it is, to one that is in life `own`; `None` when the
+/// refusal is about something else.
+pub fn overtaken_by(status: &Status, own: u64) -> Option<u64> {
+    let life = number(status, LIFE)?;
+    (Problem::from(status).reason == OVERTAKEN && own > 0 && life > own).then_some(life)
 }
 
 /// The manager that a certificate is of.
@@ -144,11 +176,17 @@ impl Roster {
     /// [`Refused::NotAManager`], [`Refused::Unknown`].
     pub fn admit(&self, caller: Caller, led: bool) -> Result<(), Refused> {
         let Caller { member, id, life: found } = caller;
-        match self.life {
-            // One of them has no state, and so nothing that could be of another life.
-            own if own == found || own == 0 || found == 0 => {}
-            own if found < own => return Err(Refused::OlderLife { member, own, found }),
-            own => return Err(Refused::NewerLife { member, own, found }),
+        // If one of them has no state, it has nothing that could be of another life.
+        let own = if found == 0 { 0 } else { self.life };
+        if found < own {
+            return Err(Refused::OlderLife { member, own, found });
+        }
+        // Whatever it says of itself: the certificate says who it is.
+        if let Some(member) = self.departed.get(&id) {
+            return Err(Refused::Removed(*member));
+        }
+        if own != 0 && found > own {
+            return Err(Refused::NewerLife { member, own, found });
         }
         match self.members.get(&member) {
             Some(known) if known.id == id => Ok(()),
@@ -183,7 +221,8 @@ mod tests {
     /// Members 1 and 3; 2 was removed, and 4 comes next.
     fn roster() -> Roster {
         let known = |number| Known { id: id(number), address: "10.0.0.1:8080".parse().unwrap() };
-        Roster { life: 5, members: BTreeMap::from([(1, known(11)), (3, known(13))]), next: 4 }
+        let (members, departed) = ([(1, known(11)), (3, known(13))].into(), [(id(12), 2)].into());
+        Roster { life: 5, members, next: 4, departed }
     }
 
     fn caller(member: MemberId, number: u128, life: u64) -> Caller {
@@ -205,12 +244,13 @@ mod tests {
             (0, 11, Err(Refused::NotAManager(id(11).to_string()))),
             (4, 14, Ok(())),
             (4, 13, Ok(())),
-            (9, 12, Ok(())),
+            (9, 12, Err(Refused::Removed(2))),
+            (9, 19, Ok(())),
         ] {
             let caller = caller(member, manager, 5);
             assert_eq!(roster.admit(caller, false), wanted, "{caller:?}");
             // Numbers that were not given are for those that know of no leader.
-            let wanted = if member > 3 { Err(Refused::Unknown(caller.id)) } else { wanted };
+            let wanted = if wanted.is_ok() && member > 3 { Err(Refused::Unknown(caller.id)) } else { wanted };
             assert_eq!(roster.admit(caller, true), wanted, "{caller:?}");
         }
         for led in [false, true] {
@@ -228,10 +268,21 @@ mod tests {
         for (member, number) in [(1, 11), (2, 12), (3, 13), (9, 19)] {
             let older = roster.admit(caller(member, number, 4), false).unwrap_err();
             assert_eq!(older, Refused::OlderLife { member, own: 5, found: 4 });
-            assert_eq!(Problem::from(&Status::from(older)).reason, MEMBER_REMOVED);
+            let said = Status::from(older);
+            assert_eq!(Problem::from(&said).reason, OVERTAKEN);
+            assert_eq!([0, 4, 5].map(|own| overtaken_by(&said, own)), [None, Some(5), None]);
             let newer = roster.admit(caller(member, number, 6), false).unwrap_err();
+            if number == 12 {
+                assert_eq!(
+                    newer,
+                    Refused::Removed(2),
+                    "it left before, so what it says of itself is nothing"
+                );
+                continue;
+            }
             assert_eq!(newer, Refused::NewerLife { member, own: 5, found: 6 });
-            assert_eq!(Problem::from(&Status::from(newer)).reason, "OTHER_LIFE");
+            let said = Status::from(newer);
+            assert_eq!((Problem::from(&said).reason.as_str(), overtaken_by(&said, 6)), (OTHER_LIFE, None));
         }
     }
 
@@ -254,6 +305,11 @@ mod tests {
     fn a_removed_manager_hears_a_reason_that_programs_know() {
         let problem = Problem::from(&Status::from(Refused::Removed(2)));
         assert_eq!((problem.code, problem.reason.as_str()), (Code::FailedPrecondition, MEMBER_REMOVED));
+        let mut said = Status::from(Refused::Removed(2));
+        assert_eq!([2, 5].map(|own| was_removed(&said, own)), [true, false], "as what it was before, or is");
+        said.metadata_mut().remove(REMOVED);
+        assert!(!was_removed(&said, 2), "who knows of whom");
+        assert!(!was_removed(&Status::from(Refused::Unknown(id(2))), 2));
         let problem = Problem::from(&Status::from(Refused::Unknown(id(5))));
         assert_eq!(problem.code, Code::Unavailable, "to be tried again");
     }

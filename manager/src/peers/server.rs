@@ -16,10 +16,10 @@ use warren_security::Peer;
 use warren_types::{ManagerId, MemberId};
 
 use super::directory::Visit;
-use super::partial::{Claim, KEPT, Key, Partials};
+use super::receive::{Announced, Receiver};
 use super::roster::{Caller, Refused, manager_of};
 use super::sessions::{ProgressStream, RelayStream, SessionCalls};
-use super::{Peers, codec, forward};
+use super::{End, Peers, codec, forward};
 use crate::controllers::Waits;
 use crate::raft::codec as commands;
 use crate::session::Registry;
@@ -28,8 +28,6 @@ use crate::store::{Published, Store, TransferError};
 
 /// How long a new stream may take to say what it is.
 const HELLO: Duration = Duration::from_secs(5);
-/// How long the next bytes of a snapshot may take.
-const NEXT_CHUNK: Duration = Duration::from_secs(60);
 /// A manager that has heard of no leader for so long does not say who was removed: it may be the one that was.
 const SURE: Duration = Duration::from_secs(2);
 
@@ -55,13 +53,15 @@ pub struct Parts {
 #[derive(Clone)]
 pub struct PeerServer {
     parts: Arc<Parts>,
-    partials: Partials,
+    snapshots: Receiver,
 }
 
 impl PeerServer {
     /// Serves from these.
     pub fn new(parts: Parts) -> Self {
-        Self { parts: Arc::new(parts), partials: Partials::default() }
+        let Parts { peers, store, shutdown, .. } = &parts;
+        let snapshots = Receiver::new(peers.clone(), store.clone(), shutdown.clone());
+        Self { parts: Arc::new(parts), snapshots }
     }
 
     /// The manager that calls.
@@ -81,10 +81,14 @@ impl PeerServer {
     }
 
     /// What the other one hears. That it was removed is said only by who is sure: one that leads, or hears of a leader.
+    /// If it is in a later life of the cluster, this manager's own is over.
     fn refusal(&self, refused: Refused) -> Status {
-        let store = &self.parts.store;
+        let Parts { peers, store, .. } = &*self.parts;
+        if let Refused::NewerLife { own, found: life, .. } = refused {
+            peers.shared.ends(End::Overtaken { own, life });
+        }
         let sure = store.silence() < SURE && store.read().role.leader_id.is_some();
-        if matches!(refused, Refused::Removed(_) | Refused::OlderLife { .. }) && !sure {
+        if matches!(refused, Refused::Removed(_)) && !sure {
             let message = format!("{refused}, as far as is known here; but no leader is heard of");
             return Problem::new(Code::Unavailable, "NO_LEADER", message).into();
         }
@@ -157,8 +161,8 @@ impl PeerServer {
     }
 
     /// What a member announces to send.
-    fn announced(&self, id: ManagerId, header: v1::InstallHeader) -> Result<(Message, Key), Status> {
-        let v1::InstallHeader { message, size, incarnation: life } = header;
+    fn announced(&self, id: ManagerId, header: v1::InstallHeader) -> Result<Announced, Status> {
+        let v1::InstallHeader { message, size, incarnation: life, digest } = header;
         let message = message.ok_or_else(|| Status::invalid_argument("header.message is missing"))?;
         let message = codec::from_wire(message);
         let message = message.map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -167,56 +171,17 @@ impl PeerServer {
         let caller = Caller { member: message.from, id, life };
         let admitted = roster.admit(caller, self.is_led(message.from));
         admitted.map_err(|refused| self.refusal(refused))?;
-        match &message.snapshot {
+        match message.snapshot.clone() {
             Some(meta) if message.kind == MessageKind::Snapshot => {
-                let key = Key { from: message.from, meta: meta.clone(), size };
-                Ok((message, key))
+                Ok(Announced { life, message, meta, size, digest })
             }
             _ => Err(Status::invalid_argument("header.message announces no snapshot")),
         }
     }
-
-    /// Takes the bytes of a snapshot, and has it installed.
-    async fn take(
-        &self,
-        (message, key): (Message, Key),
-        mut inbound: Streaming<v1::InstallFrame>,
-        answers: &Answers,
-    ) -> Result<(), Status> {
-        let (size, over) = (key.size, self.parts.peers.shared.over.clone());
-        let (claim, offset) = self.partials.claim(key)?;
-        say(answers, v1::InstallAnswer { offset, done: false }).await;
-        let arrived = tokio::select! {
-            () = over.cancelled() => Err(stopping()),
-            arrived = arrive(&claim, &mut inbound, offset == size) => arrived,
-        };
-        if let Err(status) = arrived {
-            self.forget_later(claim);
-            return Err(status);
-        }
-        let bytes = claim.take()?;
-        let installed = self.parts.peers.shared.snapshots().receive(message, bytes).await;
-        installed.map_err(|why| Problem::new(Code::Internal, "SNAPSHOT_REFUSED", why))?;
-        say(answers, v1::InstallAnswer { offset: size, done: true }).await;
-        Ok(())
-    }
-
-    /// Drops what arrived when nobody goes on with it.
-    fn forget_later(&self, claim: Claim) {
-        let stop = self.parts.shutdown.token();
-        self.parts.shutdown.spawn("snapshot-part", async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = tokio::time::sleep(KEPT) => {}
-            }
-            // Somebody else may have gone on with it.
-            let _ = claim.take();
-        });
-    }
 }
 
 /// How this manager is; its view of the others if it leads.
-pub fn own_status(store: &Store, registry: &Registry, waits: &Waits) -> v1::StatusResponse {
+pub fn own_status(store: &Store, registry: &Registry, waits: &Waits, peers: &Peers) -> v1::StatusResponse {
     let (published, why) = (store.read(), waits.read());
     let Published { state, index, role, held, .. } = &*published;
     let peer = |peer: &warren_consensus::Peer| {
@@ -235,31 +200,16 @@ pub fn own_status(store: &Store, registry: &Registry, waits: &Waits) -> v1::Stat
         sessions: u32::try_from(registry.count()).unwrap_or(u32::MAX),
         waits: why.map_or_else(String::new, |why| why.to_string()),
         waits_for: why.and_then(|why| why.member()).unwrap_or(0),
+        later_life: peers.later_life(),
+        digests: store
+            .digests()
+            .iter()
+            .map(|it| v1::StateDigest { index: it.index, value: it.value })
+            .collect(),
     }
 }
 
-type Answers = mpsc::Sender<Result<v1::InstallAnswer, Status>>;
-
-async fn say(answers: &Answers, answer: v1::InstallAnswer) {
-    // Whoever has gone does not need it.
-    let _ = answers.send(Ok(answer)).await;
-}
-
-async fn arrive(
-    claim: &Claim,
-    inbound: &mut Streaming<v1::InstallFrame>,
-    mut complete: bool,
-) -> Result<(), Status> {
-    let late = |_| Status::deadline_exceeded(format!("no more of the snapshot within {NEXT_CHUNK:?}"));
-    while !complete {
-        let frame = timeout(NEXT_CHUNK, inbound.message()).await.map_err(late)??;
-        let frame = frame.ok_or_else(|| Status::aborted("the snapshot ended before all of it was there"))?;
-        complete = claim.add(&frame.chunk)?;
-    }
-    Ok(())
-}
-
-fn stopping() -> Status {
+pub(super) fn stopping() -> Status {
     Problem::new(Code::Unavailable, "STOPPING", "this manager is stopping").into()
 }
 
@@ -302,9 +252,9 @@ impl peers_server::Peers for PeerServer {
         let header = header.ok_or_else(|| Status::invalid_argument("the first frame has the header"))?;
         let announced = self.announced(id, header)?;
         let (answers, outgoing) = mpsc::channel(2);
-        let server = self.clone();
+        let snapshots = self.snapshots.clone();
         self.parts.shutdown.spawn("snapshot-receive", async move {
-            if let Err(status) = server.take(announced, inbound, &answers).await {
+            if let Err(status) = snapshots.take(announced, inbound, &answers).await {
                 tracing::info!(%id, error = status.message(), "a snapshot did not arrive");
                 // The other end may be gone.
                 let _ = answers.send(Err(status)).await;
@@ -361,8 +311,8 @@ impl peers_server::Peers for PeerServer {
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
         self.member(&request)?;
-        let Parts { store, registry, waits, .. } = &*self.parts;
-        Ok(Response::new(own_status(store, registry, waits)))
+        let Parts { store, registry, waits, peers, .. } = &*self.parts;
+        Ok(Response::new(own_status(store, registry, waits, peers)))
     }
 
     async fn transfer_leadership(

@@ -14,6 +14,7 @@ use warren_types::{ClusterId, ManagerAddress};
 
 use super::{Advertise, Flags, MANAGER, Plan};
 use crate::manager::Manager;
+use crate::recovery::seat::{self, Standing};
 use crate::store::{Store, Watch};
 
 const WHAT: &str = "the context was not written";
@@ -21,32 +22,70 @@ const WHAT: &str = "the context was not written";
 /// example.
 const OLDER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Answers the context's name and the file.
+/// Answers the context's name.
 fn write_context(
-    address: ManagerAddress,
+    file: &Path,
+    addresses: Vec<ManagerAddress>,
+    cluster: ClusterId,
+    identity: Identity,
+) -> Result<String, Failure> {
+    let known = Contexts::load(file).map_err(|error| failed(&error))?;
+    let name = context_name(&known, &identity, &cluster.to_string());
+    // Of another cluster of that name nothing is known of this one.
+    let life = match known.get(&name) {
+        Some(Context { target: Target::Tcp { identity: known, .. }, life, .. })
+            if known.ca == identity.ca =>
+        {
+            *life
+        }
+        _ => 0,
+    };
+    let context = Context { name: name.clone(), target: Target::Tcp { addresses, identity }, life };
+    Contexts::ensure(file, context).map_err(|error| failed(&error))?;
+    Ok(name)
+}
+
+/// Writes what this machine's administrator shows into the contexts file, for the manager at `address` and `others`
+/// that are known to be in the same life of the cluster, and says so. What was there before is not asked: it may be of
+/// a life that is over. The socket works for root without it, so that it is no failure when that cannot be.
+pub fn told_context(
+    address: &str,
+    others: &[ManagerAddress],
     cluster: ClusterId,
     roots: &Roots,
     admin: &Credentials,
-) -> Result<(String, String), Failure> {
-    let file = contexts_file()?;
-    let identity = identity_of(roots.pem(), admin);
-    let known = Contexts::load(&file).map_err(|error| failed(&error))?;
-    let name = context_name(&known, &identity, &cluster.to_string());
-    let context = Context { name: name.clone(), target: Target::Tcp { addresses: vec![address], identity } };
-    Contexts::ensure(&file, context).map_err(|error| failed(&error))?;
-    Ok((name, file.display().to_string()))
-}
-
-/// Writes what this machine's administrator shows into the contexts file, for the manager at `address`, and says so.
-/// The socket works for root without it, so that it is no failure when that cannot be.
-pub fn told_context(address: &str, cluster: ClusterId, roots: &Roots, admin: &Credentials) -> Option<String> {
-    let address = address.parse().map_err(|why| Failure::new(Exit::Usage, WHAT, why, "see --advertise"));
-    match address.and_then(|address| write_context(address, cluster, roots, admin)) {
+) -> Option<String> {
+    let write = || {
+        let own = address.parse().map_err(|why| Failure::new(Exit::Usage, WHAT, why, "see --advertise"))?;
+        let (file, identity) = (contexts_file()?, identity_of(roots.pem(), admin));
+        let name = write_context(&file, own_first(own, others), cluster, identity)?;
+        Ok((name, file.display().to_string()))
+    };
+    match write() {
         Ok((name, file)) => Some(format!("admin context {name:?} is in {file}\n")),
-        Err(failure) => {
+        Err::<_, Failure>(failure) => {
             tracing::warn!("no admin context was written: {failure}");
             None
         }
+    }
+}
+
+/// Each once: one that lost its data was told of itself.
+fn own_first(own: ManagerAddress, others: &[ManagerAddress]) -> Vec<ManagerAddress> {
+    let mut addresses = vec![own];
+    for other in others {
+        if !addresses.contains(other) {
+            addresses.push(other.clone());
+        }
+    }
+    addresses
+}
+
+/// Where the managers are that the one in `data_dir` was told of when it joined; none where it made its group.
+pub fn told_when_it_joined(data_dir: &Path) -> Vec<ManagerAddress> {
+    match seat::look(&data_dir.join("manager")) {
+        Ok(Standing::Seated(seat)) => seat.managers.into_iter().map(|manager| manager.address).collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -180,7 +219,46 @@ fn remember_address(data_dir: &Path, address: ManagerAddress) -> Result<(), Fail
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use warren_types::{Id, ManagerId};
+
     use super::*;
+    use crate::ca::Keys;
+    use crate::recovery::seat::{Introduced, Seat};
+
+    #[test]
+    fn one_that_joined_writes_where_the_others_are_and_one_that_made_its_group_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, data_dir) = (dir.path().join("contexts.toml"), dir.path().join("data"));
+        let manager_dir = data_dir.join("manager");
+        std::fs::create_dir_all(&manager_dir).unwrap();
+        let keys = Keys::open(&manager_dir, true, SystemTime::now()).unwrap();
+        let admin = keys.admin().borrow().clone();
+        let write = |address: &str| {
+            let identity = identity_of(keys.authority.roots().pem(), &admin);
+            let addresses = own_first(address.parse().unwrap(), &told_when_it_joined(&data_dir));
+            let name = write_context(&file, addresses, keys.cluster, identity).unwrap();
+            let known = Contexts::load(&file).unwrap();
+            let Target::Tcp { addresses, .. } = &known.get(&name).unwrap().target else {
+                panic!("{known:?}")
+            };
+            addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let told = |member: u64| {
+            let address = format!("10.0.0.{member}:8080").parse().unwrap();
+            Introduced { member, id: ManagerId(Id(member.into())), address }
+        };
+        let joined = Seat { managers: [1, 2, 3].map(told).to_vec(), ..Seat::alone(4) };
+        seat::take(&manager_dir, &joined).unwrap();
+        let all = ["10.0.0.3:8080", "10.0.0.1:8080", "10.0.0.2:8080"];
+        for _ in 0..2 {
+            assert_eq!(write("10.0.0.3:8080"), all, "it took the place of the third one");
+        }
+        // A new life begins with this one: the others may still be in the last.
+        seat::take(&manager_dir, &Seat::alone(5)).unwrap();
+        assert_eq!(write("10.0.0.3:8080"), ["10.0.0.3:8080"]);
+    }
 
     #[test]
     fn an_address_that_was_changed_is_kept_for_the_next_start() {

@@ -15,7 +15,7 @@ use warren_types::{ManagerAddress, NodeName, NodeRole};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::not_started;
-use crate::recovery::joining::{Admission, Offer, begin, clean, finish, forget};
+use crate::recovery::joining::{Admission, Offer, begin, begin_anew, clean, finish};
 use crate::recovery::seat::{self, AUTHORITY_FILE, Introduced, Standing};
 use crate::server::ServeError;
 
@@ -54,7 +54,7 @@ pub enum Joined {
 }
 
 /// Makes a machine a manager of the cluster that the token is of, unless it is one already. It does not run yet. One
-/// that its cluster removed forgets what it was, and joins anew.
+/// that its cluster removed, or went on without, joins anew, and forgets what it was once it is let in.
 ///
 /// # Errors
 /// Why it is none; trying again goes on with the same key, and so as the same manager.
@@ -78,15 +78,16 @@ pub async fn join(wish: JoinWish<'_>) -> Result<Joined, Failure> {
     }
     let address = wish.manager.to_string();
     let (channel, roots) = joining::dial(&address, &token).await?;
-    if matches!(standing, Standing::Removed) {
-        forget(&dir).map_err(|error| failed(&error))?;
-    }
     let key = begin(&dir).map_err(|error| failed(&error))?;
     let mut client = ManagersClient::new(channel).max_decoding_message_size(MAX_ANSWER);
     let answered = joining::answer(&address, client.join(request(&wish, &token, &key)?)).await?;
     let answer = answered.map_err(|status| refused(&status))?.into_inner();
     let joined = Joined::Anew { name: answer.name.clone(), cluster: answer.cluster_id.clone() };
     let admission = admitted(&key, &roots, answer)?;
+    if matches!(standing, Standing::Removed | Standing::Overtaken(..)) {
+        // Not before: one that is refused may be the only one that has what its cluster lost.
+        begin_anew(&dir, &key).map_err(|error| failed(&error))?;
+    }
     admission.complete(&dir).map_err(|error| failed(&error))?;
     Ok(joined)
 }

@@ -8,6 +8,7 @@ use warren_log::Engine;
 use warren_process::{Exit, Failure, Machine, MetricsListen};
 use warren_types::{ManagerAddress, NodeName};
 
+use super::context::told_when_it_joined;
 use super::{Advertise, Begun, Told, WHAT, told_context};
 use crate::manager::Manager;
 
@@ -97,7 +98,9 @@ impl Plan {
             Begun::Founded => format!("cluster {} is served at {address}\n", manager.cluster()),
             Begun::Joined(text) => text.clone(),
         };
-        let context = told_context(&address, manager.cluster(), &manager.roots(), &manager.admin());
+        let others = told_when_it_joined(&self.data_dir);
+        let (roots, admin) = (manager.roots(), manager.admin());
+        let context = told_context(&address, &others, manager.cluster(), &roots, &admin);
         text += context.as_deref().unwrap_or_default();
         let hint = |role: &str| {
             format!("  warren {role} join {address} --token $(warren token create --role {role} --quiet)\n")

@@ -46,6 +46,21 @@ fn plan(flags: Flags, machine: &Machine) -> Plan {
 }
 
 #[test]
+fn what_another_process_of_the_node_has_is_told_as_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("data");
+    let taken = || Failure::new(Exit::Failed, WHAT, "the address is taken", "");
+    let why = || or_in_use(&place, taken()).why;
+    assert_eq!(why(), "the address is taken");
+    assert!(!place.exists(), "to ask makes nothing");
+    let held = DataDir::open(&place).unwrap();
+    assert!(why().contains("is in use by process"), "{}", why());
+    assert_eq!(or_in_use(&place, taken()).exit, Exit::Conflict);
+    drop(held);
+    assert_eq!(why(), "the address is taken");
+}
+
+#[test]
 fn what_is_remembered_is_what_was_said() {
     let dir = tempfile::tempdir().unwrap();
     let metrics_listen = Some("none".parse().unwrap());
@@ -171,7 +186,10 @@ async fn a_forced_new_cluster_says_what_to_do_next_and_is_done_once() {
     insta::assert_snapshot!(told_alone(Alone::Now { others, uncommitted }), @r"
     this manager is the only one of its cluster from now on, without 2 others
     1 further entry of its log counted as committed
-    see that no other manager of it runs, then start this one, without --force-new-cluster, with
+    see that no other manager of it runs: two that come back and cannot reach this one would lead another half of it,
+    for nodes and people that have not heard of this life; one that reaches this one stops, and joins again with a
+    token: what it runs goes on until then, and is stopped and removed when it joins
+    then start this one, without --force-new-cluster, with
       warren manager run
     ");
     let again = told_alone(Alone::Already);
@@ -210,6 +228,23 @@ async fn a_join_that_was_cut_off_before_it_was_remembered_is_remembered_by_the_n
     let right = merge(kept.as_ref(), super::tests::said(&["--advertise=better:1"]), &occasion).unwrap();
     let plan = Plan::new(data.path().into(), &right, &machine()).unwrap();
     assert_eq!(plan.advertised_before().unwrap().to_string(), "better:1");
+}
+
+#[test]
+fn only_what_a_removed_manager_ran_is_nobodys() {
+    let data = tempfile::tempdir().unwrap();
+    let dir = dir_made(&data.path().join("manager"));
+    let now = std::time::SystemTime::now();
+    let keys = crate::ca::Keys::open(&dir, true, now).unwrap();
+    keys.ensure_agent(|| Ok(warren_types::NodeId(warren_types::Id(7))), now).unwrap();
+    let seat = seat::Seat::first();
+    let nodes = || [removed_node, overtaken_node].map(|of| of(data.path()).unwrap().is_some());
+    seat::take(&dir, &seat).unwrap();
+    assert_eq!(nodes(), [false, false]);
+    seat::overtaken(&dir, &seat, 7).unwrap();
+    assert_eq!(nodes(), [false, true], "it may be the cluster again");
+    seat::lose(&dir, &seat).unwrap();
+    assert_eq!(nodes(), [true, false]);
 }
 
 fn dir_made(dir: &Path) -> PathBuf {

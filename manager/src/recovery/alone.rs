@@ -5,7 +5,7 @@
 //! it and not what they were told before.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use warren_core::{Applied, State};
 use warren_log::{DataDir, Engine, EntryKind, Loaded, Snapshots};
@@ -83,15 +83,17 @@ pub enum Alone {
 pub fn go_on(data_dir: &Path, engine: Engine, whom: Whom, now: SystemTime) -> Result<Alone, AloneError> {
     let lock = DataDir::open(data_dir)?;
     let dir = lock.path().join("manager");
-    let seat = match seat::look(&dir)? {
-        Standing::Seated(seat) => seat,
+    // Of one that was overtaken, the life that begins must be later than that which people give up.
+    let (seat, later_than) = match seat::look(&dir)? {
+        Standing::Seated(seat) => (seat, None),
+        Standing::Overtaken(seat, life) => (seat, Some(life)),
         Standing::Removed => return Err(AloneError::Removed),
         Standing::Nothing | Standing::Begun(_) => return Err(AloneError::NoManager(data_dir.to_owned())),
     };
     let keys = Keys::open(&dir, false, now)?;
     let mut log = warren_log::open(&dir, engine)?;
     let loaded = log.load()?;
-    if is_alone(&loaded, &seat) {
+    if later_than.is_none() && is_alone(&loaded, &seat) {
         return Ok(Alone::Already);
     }
     let files = Snapshots::open(dir.join("snapshots"), loaded.snapshot.as_ref())?;
@@ -105,6 +107,9 @@ pub fn go_on(data_dir: &Path, engine: Engine, whom: Whom, now: SystemTime) -> Re
     let member = Member { id: keys.id, ..known };
     let others = state.members().filter(|other| other.member != seat.member).count();
     let uncommitted = state.applied().index.saturating_sub(commit);
+    let later = later_than
+        .map_or(Some(now), |life| UNIX_EPOCH.checked_add(Duration::from_secs(life.checked_add(1)?)));
+    let now = later.map_or(now, |later| now.max(later));
     begin_new_life(&mut *log, &files, &keyring, &mut state, member, now)?;
     seat::take(&dir, &Seat::alone(seat.member))?;
     Ok(Alone::Now { others, uncommitted })

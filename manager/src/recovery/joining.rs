@@ -3,9 +3,13 @@
 //! | step | written | killed after it |
 //! |---|---|---|
 //! | begin | `join.key` | joining again uses the same key, and so is the same manager |
-//! | admitted | `ca.pem`, `content.key`, `manager.pem` | the same: none of them says that it is a manager |
+//! | admitted | what it was as a manager before goes; a new directory with `join.key` | the same |
+//! | | `ca.pem`, `content.key`, `manager.pem` | the same: none of them says that it is a manager |
 //! | seated | `member` | it is a manager |
 //! | end | `join.key` goes | |
+//!
+//! Killed between the old directory and the key in the new one, it joins with another key, and takes the place of the
+//! manager that was let in.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +19,7 @@ use warren_security::{
 };
 use warren_types::MemberId;
 
-use super::seat::{self, AUTHORITY_FILE, Introduced, JOIN_KEY_FILE, Seat, SeatError, Standing};
+use super::seat::{self, AUTHORITY_FILE, Introduced, JOIN_KEY_FILE, Seat, SeatError};
 use crate::ca::{CONTENT_FILE, MANAGER_FILE};
 
 /// Why an answer makes no manager. Nothing was stored.
@@ -77,18 +81,34 @@ impl From<warren_security::FileError> for JoiningError {
 }
 
 /// The key with which this machine joins: made, and durable, before this returns for the first time, and the same until
-/// it is a manager.
+/// it is a manager. What the machine was before, one that its cluster went on without for example, stays beside it: it
+/// may be refused, and people may still want that back.
 ///
 /// # Errors
 /// [`JoiningError`].
 pub fn begin(dir: &Path) -> Result<PrivateKey, JoiningError> {
     files::ensure_private_dir(dir)?;
-    if let Standing::Begun(key) = seat::look(dir)? {
+    if let Some(key) = seat::join_key(dir)? {
         return Ok(key);
     }
     let key = PrivateKey::generate().map_err(JoiningError::Key)?;
-    files::write_private(&dir.join(JOIN_KEY_FILE), key.pem().as_bytes())?;
+    write_key(dir, &key)?;
     Ok(key)
+}
+
+/// Forgets what this machine was as a manager, now that it was let in anew with `key`, which is what the next try goes
+/// on with.
+///
+/// # Errors
+/// [`JoiningError`].
+pub fn begin_anew(dir: &Path, key: &PrivateKey) -> Result<(), JoiningError> {
+    forget(dir)?;
+    files::ensure_private_dir(dir)?;
+    write_key(dir, key)
+}
+
+fn write_key(dir: &Path, key: &PrivateKey) -> Result<(), JoiningError> {
+    Ok(files::write_private(&dir.join(JOIN_KEY_FILE), key.pem().as_bytes())?)
 }
 
 /// What a manager answered to a machine that it let in, as it came.
@@ -173,12 +193,9 @@ pub fn finish(dir: &Path) -> Result<(), JoiningError> {
     }
 }
 
-/// Forgets all of a manager that its cluster removed: what it knew, and its keys. The directory is renamed first, since
-/// one that is removed in part could pass for something else.
-///
-/// # Errors
-/// [`JoiningError::Directory`].
-pub fn forget(dir: &Path) -> Result<(), JoiningError> {
+/// Forgets all of a manager that its cluster removed or went on without: what it knew, and its keys. The directory is
+/// renamed first, since one that is removed in part could pass for something else.
+fn forget(dir: &Path) -> Result<(), JoiningError> {
     clean(dir)?;
     let gone = gone(dir);
     std::fs::rename(dir, &gone).map_err(failed("rename", dir))?;

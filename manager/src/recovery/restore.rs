@@ -136,7 +136,7 @@ fn fill(
     content_key.save(&dir.join(CONTENT_FILE))?;
     let keys = Keys::open(dir, false, now)?;
     drop_tokens(&mut state);
-    let member = state.next_member().max(seat::FIRST);
+    let member = state.founder_at(timestamp(now));
     if member == MemberId::MAX {
         return Err(RestoringError::NoId);
     }
@@ -189,9 +189,7 @@ pub(super) fn begin_new_life(
     let applied = Applied { term: term.max(hard_state.term) + 1, index: last + 1 };
     let conf_state = ConfState::of_voters(vec![member.member]);
     state.advance(applied);
-    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
-    state.begin_new_life(member, now);
+    state.begin_new_life(member, timestamp(now));
     let Applied { term, index } = applied;
     let meta = SnapshotMeta { index, term, conf_state };
     files.write(&meta, |out| {
@@ -201,6 +199,11 @@ pub(super) fn begin_new_life(
     })?;
     let hard_state = Some(HardState { term, vote: 0, commit: index });
     log.append(&Batch { snapshot: Some(meta), hard_state, ..Batch::default() })
+}
+
+fn timestamp(now: SystemTime) -> Timestamp {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

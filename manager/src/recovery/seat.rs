@@ -83,6 +83,8 @@ pub enum Standing {
     Seated(Seat),
     /// It was one until its cluster removed it.
     Removed,
+    /// It was one in a life of the cluster that is over: another manager is in this later one.
+    Overtaken(Seat, u64),
 }
 
 /// Why a place cannot be read or written. What stood in the directory still does.
@@ -123,6 +125,9 @@ struct Stored {
     /// The cluster removed this manager.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     removed: bool,
+    /// The life of the cluster that began without this manager.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    overtaken_by: Option<u64>,
     /// Files from before there were any have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     managers: Vec<StoredManager>,
@@ -163,10 +168,10 @@ struct Versioned {
 /// # Errors
 /// [`SeatError`].
 pub fn look(dir: &Path) -> Result<Standing, SeatError> {
-    if let Some((seat, removed)) = load(&dir.join(FILE))? {
-        return Ok(if removed { Standing::Removed } else { Standing::Seated(seat) });
+    if let Some(standing) = load(&dir.join(FILE))? {
+        return Ok(standing);
     }
-    if let Some(key) = load_key(&dir.join(JOIN_KEY_FILE))? {
+    if let Some(key) = join_key(dir)? {
         return Ok(Standing::Begun(key));
     }
     let founded = dir.join(AUTHORITY_FILE).exists();
@@ -178,7 +183,7 @@ pub fn look(dir: &Path) -> Result<Standing, SeatError> {
 /// # Errors
 /// [`SeatError::File`].
 pub fn take(dir: &Path, seat: &Seat) -> Result<(), SeatError> {
-    save(dir, seat, false)
+    save(dir, seat, false, None)
 }
 
 /// Writes the place down where it is not; durable when this returns.
@@ -200,8 +205,22 @@ pub(crate) fn is_taken(dir: &Path) -> bool {
 /// # Errors
 /// [`SeatError::File`]; [`drop_keys`] completes it.
 pub fn lose(dir: &Path, seat: &Seat) -> Result<(), SeatError> {
-    save(dir, seat, true)?;
+    save(dir, seat, true, None)?;
     drop_keys(dir)
+}
+
+/// Writes down that the cluster goes on in that life, without the manager that has this place; durable when this
+/// returns. Answers the latest life that was written down. The keys stay: people may find that the new life was a
+/// mistake.
+///
+/// # Errors
+/// [`SeatError`].
+pub fn overtaken(dir: &Path, seat: &Seat, life: u64) -> Result<u64, SeatError> {
+    let life = match look(dir)? {
+        Standing::Overtaken(_, known) => known.max(life),
+        _ => life,
+    };
+    save(dir, seat, false, Some(life)).map(|()| life)
 }
 
 /// Removes the cluster's keys, which a removed manager has no use for. Whoever copied them before has them still. What
@@ -228,16 +247,21 @@ pub fn drop_keys(dir: &Path) -> Result<(), SeatError> {
     Ok(synced.map_err(|source| FileError::Write { path: dir.to_owned(), source })?)
 }
 
-fn save(dir: &Path, Seat { member, founders, managers }: &Seat, removed: bool) -> Result<(), SeatError> {
+fn save(
+    dir: &Path,
+    Seat { member, founders, managers }: &Seat,
+    removed: bool,
+    overtaken_by: Option<u64>,
+) -> Result<(), SeatError> {
     let (member, founders) = (*member, founders.clone());
     let managers = managers.iter().map(StoredManager::from).collect();
-    let stored = Stored { version: FORMAT, member, founders, removed, managers };
+    let stored = Stored { version: FORMAT, member, founders, removed, overtaken_by, managers };
     let text = toml::to_string(&stored).expect("numbers and texts can be written");
     Ok(files::write_private(&dir.join(FILE), text.as_bytes())?)
 }
 
-/// The place, and whether the cluster took it back.
-fn load(path: &Path) -> Result<Option<(Seat, bool)>, SeatError> {
+/// The place, and whether it is one still.
+fn load(path: &Path) -> Result<Option<Standing>, SeatError> {
     let text = match files::read_private(path) {
         Ok(text) => text,
         Err(error) if is_missing(&error) => return Ok(None),
@@ -252,16 +276,23 @@ fn load(path: &Path) -> Result<Option<(Seat, bool)>, SeatError> {
     if stored.member == 0 || stored.founders.is_empty() || stored.founders.contains(&0) {
         return Err(damaged("0 is nobody's id".to_owned()));
     }
-    let Stored { member, founders, removed, managers, .. } = stored;
+    let Stored { member, founders, removed, overtaken_by, managers, .. } = stored;
     let managers: Result<Vec<_>, _> = managers.into_iter().map(Introduced::try_from).collect();
-    Ok(Some((Seat { member, founders, managers: managers.map_err(damaged)? }, removed)))
+    let seat = Seat { member, founders, managers: managers.map_err(damaged)? };
+    Ok(Some(match overtaken_by {
+        _ if removed => Standing::Removed,
+        Some(life) => Standing::Overtaken(seat, life),
+        None => Standing::Seated(seat),
+    }))
 }
 
-fn load_key(path: &Path) -> Result<Option<PrivateKey>, SeatError> {
-    match files::read_private(path) {
-        Ok(text) => PrivateKey::parse(&text)
-            .map(Some)
-            .map_err(|source| FileError::Content { path: path.to_owned(), source }.into()),
+/// The key with which the machine began to join, whatever it was before; `None` where it did not begin.
+pub(crate) fn join_key(dir: &Path) -> Result<Option<PrivateKey>, SeatError> {
+    let path = dir.join(JOIN_KEY_FILE);
+    match files::read_private(&path) {
+        Ok(text) => {
+            PrivateKey::parse(&text).map(Some).map_err(|source| FileError::Content { path, source }.into())
+        }
         Err(error) if is_missing(&error) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -274,85 +305,4 @@ pub(crate) fn is_missing(error: &FileError) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_says_how_far_its_machine_is() {
-        let dir = tempfile::tempdir().unwrap();
-        let look = || super::look(dir.path()).unwrap();
-        assert!(matches!(super::look(&dir.path().join("none")).unwrap(), Standing::Nothing));
-        assert!(matches!(look(), Standing::Nothing));
-        let key = PrivateKey::generate().unwrap();
-        files::write_private(&dir.path().join(JOIN_KEY_FILE), key.pem().as_bytes()).unwrap();
-        assert!(matches!(look(), Standing::Begun(found) if found.pem() == key.pem()));
-        // An answer that was written half-way is not a cluster of its own.
-        files::write_private(&dir.path().join(AUTHORITY_FILE), b"x").unwrap();
-        assert!(matches!(look(), Standing::Begun(_)));
-        let seat = Seat { member: 3, founders: vec![1, 2], managers: Vec::new() };
-        take(dir.path(), &seat).unwrap();
-        assert!(matches!(look(), Standing::Seated(found) if found == seat));
-        lose(dir.path(), &seat).unwrap();
-        assert!(matches!(look(), Standing::Removed));
-    }
-
-    #[test]
-    fn a_cluster_from_before_there_were_several_has_its_first_manager() {
-        let dir = tempfile::tempdir().unwrap();
-        files::write_private(&dir.path().join(AUTHORITY_FILE), b"x").unwrap();
-        assert!(matches!(look(dir.path()).unwrap(), Standing::Seated(seat) if seat == Seat::first()));
-    }
-
-    #[test]
-    fn the_file_is_what_it_was() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut seat = Seat { member: 3, founders: vec![1], managers: Vec::new() };
-        let told = || std::fs::read_to_string(dir.path().join(FILE)).unwrap();
-        take(dir.path(), &seat).unwrap();
-        let before = told();
-        assert_eq!(before, "version = 1\nmember = 3\nfounders = [1]\n");
-        let address = "10.0.0.7:8080".parse().unwrap();
-        seat.managers.push(Introduced { member: 1, id: ManagerId(warren_types::Id(11)), address });
-        take(dir.path(), &seat).unwrap();
-        let id = ManagerId(warren_types::Id(11));
-        let managers = format!("\n[[managers]]\nmember = 1\nid = \"{id}\"\naddress = \"10.0.0.7:8080\"\n");
-        assert_eq!(told(), before + &managers);
-        assert!(matches!(look(dir.path()).unwrap(), Standing::Seated(found) if found == seat));
-    }
-
-    #[test]
-    fn a_removed_manager_keeps_no_key_of_the_cluster() {
-        let dir = tempfile::tempdir().unwrap();
-        let now = std::time::SystemTime::now();
-        let keys = crate::ca::Keys::open(dir.path(), true, now).unwrap();
-        keys.ensure_agent(|| Ok(warren_types::NodeId(warren_types::Id(7))), now).unwrap();
-        crate::ca::content_key(dir.path(), &warren_core::State::new(), true).unwrap();
-        let roots = keys.authority.roots();
-        take(dir.path(), &Seat::first()).unwrap();
-        for _ in 0..2 {
-            lose(dir.path(), &Seat::first()).unwrap();
-            for file in [AUTHORITY_FILE, ADMIN_FILE, CONTENT_FILE] {
-                assert!(!dir.path().join(file).exists(), "{file}");
-            }
-            let (_, trusted) = crate::ca::agent_in(dir.path()).unwrap().expect("it has a node to clear");
-            assert_eq!(trusted.pem(), roots.pem());
-        }
-    }
-
-    #[test]
-    fn a_file_that_is_damaged_or_newer_is_refused_with_its_path() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(FILE);
-        for (text, why) in [
-            ("version = 2\nlater = true\n", "has format version 2"),
-            ("version = 1\nmember = 3\nfounders = [1]\nlater = 1\n", "unknown field `later`"),
-            ("version = 1\nmember = 0\nfounders = [1]\n", "0 is nobody's id"),
-            ("version = 1\nmember = 3\nfounders = []\n", "0 is nobody's id"),
-            ("membr", "is damaged"),
-        ] {
-            files::write_private(&path, text.as_bytes()).unwrap();
-            let error = look(dir.path()).unwrap_err().to_string();
-            assert!(error.contains(why) && error.contains(&path.display().to_string()), "{error}");
-        }
-    }
-}
+mod tests;

@@ -38,7 +38,7 @@ impl Conversation<'_> {
             let words = words.join(", ");
             let (node, session, at) = (self.node, self.number, self.server.clock.now());
             let command = Command::SetNodeConditions { node, session, conditions, at };
-            match self.server.store.propose(command).await {
+            match Box::pin(self.server.store.propose(command)).await {
                 Ok(_) => tracing::info!(%node, conditions = words, "the node's conditions changed"),
                 Err(ProposeError::Rejected(Refusal::NotFound { kind: Kind::Node, .. })) => {
                     return Err(node_removed());

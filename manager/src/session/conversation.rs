@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::StreamExt;
 use tonic::{Status, Streaming};
+use warren_core::session::{is_old, is_pinned, must_replicate};
 use warren_core::state::Kind;
 use warren_core::{Command, Refusal, State};
 use warren_proto::v1;
@@ -17,7 +18,6 @@ use warren_types::{AssignmentVersion, NodeId, TaskReport};
 use super::conditions::{self, Said};
 use super::link::{Link, frame};
 use super::registry::{self, Outbox, Registered};
-use super::replicate::{is_old, is_pinned, must_replicate};
 use super::server::SessionServer;
 use crate::api::problem::{node_removed, status_of, superseded};
 use crate::store::ProposeError;
@@ -57,11 +57,11 @@ impl Conversation<'_> {
     ///
     /// # Errors
     /// Why the manager ends it.
-    pub async fn run(self, link: Link, inbound: Streaming<v1::WorkerFrame>) -> Result<(), Status> {
+    pub async fn run(self, mut link: Link, inbound: &mut Streaming<v1::WorkerFrame>) -> Result<(), Status> {
         let (reports, waiting) = mpsc::channel(WAITING);
         let (conditions, said) = watch::channel(None);
         tokio::try_join!(
-            self.listen(link, inbound, reports, conditions),
+            self.listen(&mut link, inbound, reports, conditions),
             self.store_reports(waiting),
             self.store_conditions(said),
         )?;
@@ -70,8 +70,8 @@ impl Conversation<'_> {
 
     async fn listen(
         &self,
-        mut link: Link,
-        mut inbound: Streaming<v1::WorkerFrame>,
+        link: &mut Link,
+        inbound: &mut Streaming<v1::WorkerFrame>,
         reports: mpsc::Sender<v1::Reports>,
         conditions: watch::Sender<Said>,
     ) -> Result<(), Status> {
@@ -79,7 +79,7 @@ impl Conversation<'_> {
         loop {
             let frame = tokio::select! {
                 () = self.session.wake.notified() => {
-                    self.push(&mut link).await?;
+                    Box::pin(self.push(link)).await?;
                     continue;
                 }
                 () = sleep_until(silent_at) => {
@@ -93,26 +93,39 @@ impl Conversation<'_> {
             self.session.contact(now);
             match frame.frame {
                 Some(Incoming::Heartbeat(heartbeat)) => self.heartbeat(heartbeat, &conditions),
-                Some(Incoming::Sync(sync)) => {
-                    let version = sync.version.map(AssignmentVersion::from).unwrap_or_default();
-                    self.answer(&mut link, version).await?;
-                }
-                Some(Incoming::Reports(frame)) if frame.reports.len() > MAX_REPORTS => {
-                    let message = format!("more than {MAX_REPORTS} reports in one frame");
-                    return Err(Status::invalid_argument(message));
-                }
-                Some(Incoming::Reports(frame)) => {
-                    let ended = |_| Status::internal("reports are not stored any more");
-                    reports.send(frame).await.map_err(ended)?;
-                }
-                Some(Incoming::Opened(opened)) => {
-                    self.server.streams.refuse(&opened.stream_id, self.node, opened.refused);
-                }
-                // What the worker took over is in its next sync as well.
-                Some(Incoming::Ack(_)) => {}
-                Some(Incoming::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
+                // In a box: a session mostly waits, and would have room for this as long as it does.
+                Some(other) => Box::pin(self.hear(other, link, &reports)).await?,
                 None => return Err(Status::unimplemented("a frame that this manager does not know")),
             }
+        }
+    }
+
+    /// Takes a word that is more than a heartbeat.
+    async fn hear(
+        &self,
+        word: Incoming,
+        link: &mut Link,
+        reports: &mpsc::Sender<v1::Reports>,
+    ) -> Result<(), Status> {
+        match word {
+            Incoming::Sync(sync) => {
+                let version = sync.version.map(AssignmentVersion::from).unwrap_or_default();
+                self.answer(link, version).await
+            }
+            Incoming::Reports(frame) if frame.reports.len() > MAX_REPORTS => {
+                Err(Status::invalid_argument(format!("more than {MAX_REPORTS} reports in one frame")))
+            }
+            Incoming::Reports(frame) => {
+                let ended = |_| Status::internal("reports are not stored any more");
+                reports.send(frame).await.map_err(ended)
+            }
+            Incoming::Opened(opened) => {
+                self.server.streams.refuse(&opened.stream_id, self.node, opened.refused);
+                Ok(())
+            }
+            // What the worker took over is in its next sync as well; and its heartbeats do not come here.
+            Incoming::Ack(_) | Incoming::Heartbeat(_) => Ok(()),
+            Incoming::Hello(_) => Err(Status::invalid_argument("a second hello")),
         }
     }
 
@@ -138,7 +151,7 @@ impl Conversation<'_> {
         let (settings, diff) = {
             let published = self.server.store.read();
             self.is_newest(&published.state)?;
-            (link.settings(&published.state)?, link.diff(&published.state)?)
+            (link.settings(&published.state)?, link.diff(&published.state, self.server.clock.wall())?)
         };
         self.tell(settings, diff).await
     }
@@ -178,7 +191,7 @@ impl Conversation<'_> {
                 self.server.store.propose_patiently(command).await.map_err(refused)?;
                 facts.iter().for_each(|fact| self.session.forget_progress(fact));
             }
-            send(self.outbox, Outgoing::Stored(v1::ReportsStored { number })).await?;
+            Box::pin(send(self.outbox, Outgoing::Stored(v1::ReportsStored { number }))).await?;
         }
         Ok(())
     }
@@ -250,5 +263,5 @@ pub async fn send(outbox: &Outbox, what: Outgoing) -> Result<(), Status> {
 pub async fn send_frame(outbox: &Outbox, frame: v1::ManagerFrame) -> Result<(), Status> {
     let gone = |_| Status::cancelled("the worker closed the session");
     let slow = |_| Status::deadline_exceeded("the worker does not read its stream");
-    tokio::time::timeout(SILENCE, outbox.send(Ok(frame))).await.map_err(slow)?.map_err(gone)
+    tokio::time::timeout(SILENCE, outbox.send(Box::new(Ok(frame)))).await.map_err(slow)?.map_err(gone)
 }

@@ -1,6 +1,7 @@
 //! Whether this manager hears of a leader. One that does not cannot store what workers report, and what it assigns may
 //! be out of date: it sends them to other managers, which may hear of one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -20,7 +21,11 @@ pub fn is_lost(store: &Store) -> bool {
 
 /// Tells sessions when the leader is lost. Cheap to clone.
 #[derive(Clone)]
-pub struct LeaderWatch(watch::Receiver<bool>);
+pub struct LeaderWatch {
+    /// What it was when it was looked at last. Whoever waits is woken by each look that finds no leader.
+    seen: watch::Receiver<bool>,
+    is_lost: Arc<dyn Fn() -> bool + Send + Sync>,
+}
 
 impl LeaderWatch {
     /// Looks at `store` again and again, as one of `loops`.
@@ -29,10 +34,15 @@ impl LeaderWatch {
     }
 
     fn of(loops: &Loops, is_lost: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        let (lost, watch) = watch::channel(is_lost());
+        let (lost, seen) = watch::channel(is_lost());
+        let is_lost: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(is_lost);
+        let look = Arc::clone(&is_lost);
         loops.spawn("leader", LOOK, move || {
-            let now = is_lost();
-            let changed = lost.send_if_modified(|known| std::mem::replace(known, now) != now);
+            let (now, mut changed) = (look(), false);
+            lost.send_if_modified(|known| {
+                changed = std::mem::replace(known, now) != now;
+                changed || now
+            });
             if changed && now {
                 tracing::warn!("no leader is heard of: workers are sent to other managers");
             } else if changed {
@@ -40,12 +50,13 @@ impl LeaderWatch {
             }
             std::future::ready(Ok::<(), BoxError>(()))
         });
-        Self(watch)
+        Self { seen, is_lost }
     }
 
-    /// Resolves once the leader is lost.
-    pub async fn lost(mut self) {
-        if self.0.wait_for(|lost| *lost).await.is_err() {
+    /// Resolves once the leader is lost: not because it was when it was looked at last.
+    pub async fn lost(self) {
+        let Self { mut seen, is_lost } = self;
+        if seen.wait_for(|lost| *lost && is_lost()).await.is_err() {
             // Nobody looks any more: this manager stops, and says so itself.
             std::future::pending().await
         }
@@ -54,7 +65,6 @@ impl LeaderWatch {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use tokio::time::{Instant, timeout};
@@ -76,9 +86,30 @@ mod tests {
         watch.clone().lost().await;
         assert!(began.elapsed() <= 6 * LOOK);
         lost.store(false, Ordering::Relaxed);
-        tokio::time::sleep(2 * LOOK).await;
         assert!(timeout(4 * LOOK, watch.clone().lost()).await.is_err(), "there is one again");
+
         shutdown.stop(Duration::from_secs(5)).await.unwrap();
         assert!(timeout(4 * LOOK, watch.lost()).await.is_err(), "a manager that stops says so itself");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_is_back_counts_before_the_next_look() {
+        let (shutdown, clock) = (Shutdown::new(), Arc::new(ManualClock::new(0)));
+        let loops = Loops::new(shutdown.clone(), clock, Arc::new(|| 0));
+        let lost = Arc::new(AtomicBool::new(true));
+        let watch = LeaderWatch::of(&loops, {
+            let lost = lost.clone();
+            move || lost.load(Ordering::Relaxed)
+        });
+        tokio::time::sleep(LOOK + LOOK / 2).await;
+        assert!(*watch.seen.borrow(), "as it was looked at last");
+        lost.store(false, Ordering::Relaxed);
+        assert!(timeout(LOOK / 4, watch.clone().lost()).await.is_err(), "there is one again");
+        // It goes between two looks, so that neither of them finds one.
+        let waits = tokio::spawn(watch.clone().lost());
+        tokio::time::sleep(LOOK / 8).await;
+        lost.store(true, Ordering::Relaxed);
+        timeout(2 * LOOK, waits).await.unwrap().unwrap();
+        shutdown.stop(Duration::from_secs(5)).await.unwrap();
     }
 }

@@ -11,8 +11,11 @@ use warren_types::{MemberId, NodeId, TaskId, TaskReport, TaskState};
 use super::elsewhere::Elsewhere;
 use super::vitals::{NodeVitals, Vitals};
 
+/// A frame on its way to a worker. In a box, since each session's queue has room for many, also when none is there.
+pub type Parcel = Box<Result<v1::ManagerFrame, tonic::Status>>;
+
 /// Frames on their way to a worker.
-pub type Outbox = mpsc::Sender<Result<v1::ManagerFrame, tonic::Status>>;
+pub type Outbox = mpsc::Sender<Parcel>;
 
 /// Tasks with news of their progress that may wait for one watcher; one that is slower has to list again.
 const NEWS: usize = 1024;
@@ -206,7 +209,8 @@ impl Entry {
         v1::HeardNode {
             node_id: node.to_string(),
             usage: self.usage.clone(),
-            loops: self.loops.clone(),
+            // Who asks for loops asks for nothing else.
+            loops: Vec::new(),
             tasks: self.vitals.told(),
             progress: self.progress.values().map(Into::into).collect(),
         }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_stream::StreamExt;
+use tokio_stream::adapters::Map;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use warren_control::Shutdown;
-use warren_core::{Answer, Command, Refusal, State};
+use warren_core::session::{contains, was_removed};
+use warren_core::{Answer, Command, Refusal};
 use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
 use warren_proto::v1::{self, sessions_server};
@@ -20,12 +22,13 @@ use super::conversation::{Conversation, send, send_frame};
 use super::fetch::Deliveries;
 use super::leader::{LeaderWatch, is_lost};
 use super::link::Link;
-use super::registry::Outbox;
+use super::registry::{Outbox, Parcel, Registered};
 use super::streams::Attached;
 use super::{Registry, Streams};
 use crate::api::access::worker_of;
 use crate::api::problem::{behind, no_leader, node_removed, node_unknown, status_of, stopping, superseded};
-use crate::api::{Api, description};
+use crate::api::{Api, description, life};
+use crate::peers::Peers;
 use crate::stamp::Stamp;
 use crate::store::{ProposeError, Published, Store};
 
@@ -47,6 +50,7 @@ pub struct SessionServer {
     pub(super) clock: Stamp,
     pub(super) content_key: Arc<ContentKey>,
     leader: LeaderWatch,
+    peers: Peers,
     /// This manager.
     member: MemberId,
     shutdown: Shutdown,
@@ -55,9 +59,9 @@ pub struct SessionServer {
 impl SessionServer {
     /// Serves workers of the same store, registry and streams as the API has, as long as a leader is heard of.
     pub fn start(api: &Api) -> Self {
-        let Api { store, registry, streams, clock, content_key, member, loops, shutdown, .. } = api.clone();
-        let leader = LeaderWatch::start(store.clone(), &loops);
-        Self { store, registry, streams, clock, content_key, leader, member, shutdown }
+        let Api { store, registry, streams, clock, content_key, leader, peers, member, shutdown, .. } =
+            api.clone();
+        Self { store, registry, streams, clock, content_key, leader, peers, member, shutdown }
     }
 
     /// Makes the session a fact and answers its number. `has` is what the node has seen of the cluster.
@@ -91,15 +95,29 @@ impl SessionServer {
     async fn run(
         &self,
         node: NodeId,
-        mut inbound: Streaming<v1::WorkerFrame>,
+        inbound: &mut Streaming<v1::WorkerFrame>,
         outbox: &Outbox,
     ) -> Result<(), Status> {
+        // In a box, as all that is short: a session is there for months, with room for whatever it ever waits for.
+        let (session, number, link) = Box::pin(self.begin(node, inbound, outbox)).await?;
+        Conversation { server: self, session, node, number, outbox }.run(link, inbound).await
+    }
+
+    /// From hello to the first word on what the node should have.
+    async fn begin(
+        &self,
+        node: NodeId,
+        inbound: &mut Streaming<v1::WorkerFrame>,
+        outbox: &Outbox,
+    ) -> Result<(Registered, u64, Link), Status> {
         let late = |_| Status::deadline_exceeded(format!("no hello within {HELLO:?}"));
         let hello = timeout(HELLO, inbound.next()).await.map_err(late)?;
         let Some(Incoming::Hello(hello)) = hello.transpose()?.and_then(|frame| frame.frame) else {
             return Err(Status::invalid_argument("the first frame of a session is hello"));
         };
         let has = hello.version.map(AssignmentVersion::from).unwrap_or_default();
+        // Before anything is written, and before the node is told where the managers are.
+        life::check(&self.store, &self.peers, has.incarnation)?;
         if is_lost(&self.store) {
             return Err(no_leader());
         }
@@ -118,31 +136,13 @@ impl SessionServer {
         self.catch_up(has).await?;
         let first = link.open(&self.store.read().state, has, self.clock.wall())?;
         send_frame(outbox, first).await?;
-        Conversation { server: self, session, node, number, outbox }.run(link, inbound).await
+        Ok((session, number, link))
     }
-}
-
-/// Whether `state`, in which the node is not, knows for sure that the node was removed.
-///
-/// It must have written that down, and the node must not have been there after it: a state that was restored from
-/// between the removal and a later joining knows of the removal as well. So what the node has seen must be of this
-/// life of the cluster, or of an earlier one, and lie before the removal. One that says nothing of what it has seen is
-/// unknown, and not removed.
-fn was_removed(state: &State, node: &NodeId, has: AssignmentVersion) -> bool {
-    let incarnation = state.cluster().map_or(0, |cluster| cluster.incarnation);
-    let seen_before = |removal: u64| (1..=incarnation).contains(&has.incarnation) && has.index < removal;
-    state.removed_at(node).is_some_and(seen_before)
-}
-
-/// Whether `state` contains everything that a node with this version has seen.
-fn contains(state: &State, has: AssignmentVersion) -> bool {
-    let incarnation = state.cluster().map_or(0, |cluster| cluster.incarnation);
-    AssignmentVersion { incarnation, index: state.applied().index } >= has
 }
 
 #[tonic::async_trait]
 impl sessions_server::Sessions for SessionServer {
-    type EstablishStream = ReceiverStream<Result<v1::ManagerFrame, Status>>;
+    type EstablishStream = Map<ReceiverStream<Parcel>, fn(Parcel) -> Result<v1::ManagerFrame, Status>>;
     type AttachStream = ReceiverStream<Result<v1::StreamFrame, Status>>;
     type FetchStream = Deliveries;
 
@@ -151,23 +151,24 @@ impl sessions_server::Sessions for SessionServer {
         request: Request<Streaming<v1::WorkerFrame>>,
     ) -> Result<Response<Self::EstablishStream>, Status> {
         let node = worker_of(&request)?;
-        let inbound = request.into_inner();
+        let mut inbound = request.into_inner();
         let (outbox, outgoing) = mpsc::channel(OUTBOX);
         // The worker's hello may come only after it saw our headers, so the rest happens behind the answer.
         let (server, leader, stop) = (self.clone(), self.leader.clone(), self.shutdown.token());
         self.shutdown.spawn("session", async move {
             let ended = tokio::select! {
-                ended = server.run(node, inbound, &outbox) => ended,
+                ended = server.run(node, &mut inbound, &outbox) => ended,
                 () = leader.lost() => Err(no_leader()),
                 () = stop.cancelled() => Err(stopping()),
             };
             if let Err(status) = ended {
                 tracing::info!(%node, code = ?status.code(), "session ended: {}", status.message());
                 // The worker may be gone already; then nobody reads why.
-                let _ = outbox.send_timeout(Err(status), FAREWELL).await;
+                let _ = outbox.send_timeout(Box::new(Err(status)), FAREWELL).await;
             }
         });
-        Ok(Response::new(ReceiverStream::new(outgoing)))
+        let unpack: fn(Parcel) -> _ = |parcel| *parcel;
+        Ok(Response::new(ReceiverStream::new(outgoing).map(unpack)))
     }
 
     async fn attach(
@@ -182,7 +183,8 @@ impl sessions_server::Sessions for SessionServer {
             let first = timeout(HELLO, inbound.next()).await;
             let refused = match first {
                 Ok(Some(Ok(v1::StreamFrame { frame: Some(v1::stream_frame::Frame::StreamId(id)) }))) => {
-                    streams.attach(&id, node, Attached { place: None, inbound, outbound: outbound.clone() })
+                    let outbound = outbound.clone();
+                    streams.attach(&id, node, Attached { place: None, relayed: None, inbound, outbound })
                 }
                 _ => Err(Status::invalid_argument("the first frame of a stream names it")),
             };
@@ -203,60 +205,19 @@ impl sessions_server::Sessions for SessionServer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_types::{ClusterId, Id, NodeRole, Timestamp};
 
-    const AT: Timestamp = Timestamp(1);
-
-    /// A node joined at index 2 and was removed at index 3; something else happened at 4.
-    fn state() -> State {
-        let mut state = State::new();
-        let (id, ranges) = (NodeId(Id(7)), vec!["10.0.0.0/8".parse().unwrap()]);
-        let register = |id, name: &str| Command::RegisterNode {
-            id,
-            name: name.parse().unwrap(),
-            role: NodeRole::Worker,
-            description: NodeDescription::default(),
-            at: AT,
-        };
-        let commands = [
-            Command::CreateCluster { id: ClusterId(Id(1)), ranges, level: warren_core::LEVEL, at: AT },
-            register(id, "n7"),
-            Command::RemoveNode { id, force: true, at: AT },
-            register(NodeId(Id(8)), "n8"),
-        ];
-        for (index, command) in (1..).zip(&commands) {
-            state.apply(1, index, command);
-        }
-        state
+    /// Of what an asynchronous function gives.
+    fn size<A, F>(_: impl FnOnce(A) -> F) -> usize {
+        size_of::<F>()
     }
 
+    /// A manager has as many of them as workers, nearly all of which wait.
     #[test]
-    fn only_who_saw_nothing_after_its_removal_was_removed() {
-        let (state, node) = (state(), NodeId(Id(7)));
-        let life = state.cluster().unwrap().incarnation;
-        let seen = |incarnation, index| AssignmentVersion { incarnation, index };
-        for (node, has, wanted) in [
-            (node, seen(life, 2), true),
-            (node, seen(life, 3), false),
-            (node, seen(life, 4), false),
-            (node, seen(life + 1, 2), false),
-            (node, seen(0, 2), false),
-            (node, AssignmentVersion::default(), false),
-            (NodeId(Id(9)), seen(life, 2), false),
-        ] {
-            assert_eq!(was_removed(&state, &node, has), wanted, "{node} {has:?}");
-        }
-    }
-
-    #[test]
-    fn a_state_contains_what_was_seen_up_to_its_index_and_of_earlier_lives() {
-        let state = state();
-        let life = state.cluster().unwrap().incarnation;
-        for (incarnation, index, wanted) in
-            [(0, 0, true), (life, 4, true), (life, 5, false), (life - 1, 99, true), (life + 1, 1, false)]
-        {
-            assert_eq!(contains(&state, AssignmentVersion { incarnation, index }), wanted);
-        }
-        assert!(!contains(&State::new(), AssignmentVersion { incarnation: 1, index: 1 }));
+    fn a_session_that_waits_takes_little() {
+        type Given = (&'static SessionServer, &'static mut Streaming<v1::WorkerFrame>, &'static Outbox);
+        let run =
+            size(|(server, inbound, outbox): Given| server.run(NodeId(warren_types::Id(1)), inbound, outbox));
+        assert!(run <= 1536, "{run} bytes");
+        assert!(size_of::<Link>() <= 128, "{} bytes", size_of::<Link>());
     }
 }

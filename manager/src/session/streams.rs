@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tonic::{Status, Streaming};
 use warren_proto::v1;
 use warren_types::{ImageReference, NodeId};
@@ -14,8 +14,10 @@ pub const MAX_STREAMS: usize = 160;
 
 /// The manager's end of an attached stream.
 pub struct Attached {
-    /// Held as long as the stream is.
+    /// Its place among those of its node, held as long as the stream is.
     pub place: Option<Place>,
+    /// Of one that another manager passes on: its place among those, held likewise.
+    pub relayed: Option<OwnedSemaphorePermit>,
     /// Frames from the worker.
     pub inbound: Streaming<v1::StreamFrame>,
     /// Frames to the worker; bounded, so that a slow worker slows the sender.

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use warren_consensus::Peer;
-use warren_core::Applied;
+use warren_core::{Applied, State};
 
+use super::checkpoints::Checkpoints;
 use super::outcomes::Verdict;
 use super::{Batch, Published, Shared};
 
@@ -46,6 +47,13 @@ impl Publisher {
         self.shared.leader_heard.store(self.shared.now(), Ordering::Relaxed);
     }
 
+    /// Notes what the state is after an entry, if managers compare it there. To be told after each one.
+    pub fn passed(&self, state: &State) {
+        if Checkpoints::is_due(state.applied().index) {
+            self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).add(state.digest());
+        }
+    }
+
     /// What is known of the others from now on.
     pub fn know(&self, peers: Arc<[Peer]>) {
         *self.shared.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers;
@@ -64,6 +72,9 @@ impl Publisher {
             } else {
                 history.add(batches);
             }
+        }
+        if replaced {
+            self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         {
             let mut outcomes = self.shared.outcomes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,6 @@
 //! Writes: proposed here by a leader, given to the leader by a follower, and answered when they are applied here.
 
+use std::pin::Pin;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -15,6 +16,10 @@ use crate::raft::codec;
 /// How long nobody asks again after a leader could not take a write, unless there is another one sooner.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// A write under way, in a box: it takes a few KiB while it lasts, which whoever writes now and then, as each session
+/// does, would have room for all the time.
+pub type Writing<'a> = Pin<Box<dyn Future<Output = Result<Answer, ProposeError>> + Send + 'a>>;
+
 /// How one try ended.
 enum Tried {
     Over(Result<Answer, ProposeError>),
@@ -28,23 +33,27 @@ impl Store {
     ///
     /// # Errors
     /// [`ProposeError`]; after `Unconfirmed` the command may still be applied.
-    pub async fn propose(&self, command: Command) -> Result<Answer, ProposeError> {
-        let began = Instant::now();
-        let answer = self.submit(&command, began + PROPOSE_DEADLINE).await?;
-        self.shared.commits.observe(began.elapsed().as_secs_f64());
-        Ok(answer)
+    pub fn propose(&self, command: Command) -> Writing<'_> {
+        Box::pin(async move {
+            let began = Instant::now();
+            let answer = self.submit(&command, began + PROPOSE_DEADLINE).await?;
+            self.shared.commits.observe(began.elapsed().as_secs_f64());
+            Ok(answer)
+        })
     }
 
     /// As [`Store::propose`], for what is only worth proposing while this manager leads: a plan, for example.
     ///
     /// # Errors
     /// As [`Store::propose`]; `NotLeader` at once if it does not lead.
-    pub async fn propose_here(&self, command: Command) -> Result<Answer, ProposeError> {
-        let began = Instant::now();
-        let data = codec::encode(&command).into();
-        let answer = answer_of(self.write_here(data, began + PROPOSE_DEADLINE).await?)?;
-        self.shared.commits.observe(began.elapsed().as_secs_f64());
-        Ok(answer)
+    pub fn propose_here(&self, command: Command) -> Writing<'_> {
+        Box::pin(async move {
+            let began = Instant::now();
+            let data = codec::encode(&command).into();
+            let answer = answer_of(self.write_here(data, began + PROPOSE_DEADLINE).await?)?;
+            self.shared.commits.observe(began.elapsed().as_secs_f64());
+            Ok(answer)
+        })
     }
 
     /// As [`Store::propose`], for what has to be stored however long the disk or an election takes: waits while the
@@ -52,17 +61,19 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::propose`], but neither `Held` nor `NoLeader`, and `Unconfirmed` only when the manager ends.
-    pub async fn propose_patiently(&self, command: Command) -> Result<Answer, ProposeError> {
-        loop {
-            match self.propose(command.clone()).await {
-                Err(ProposeError::Held(_)) => self.writable().await,
-                Err(ProposeError::NoLeader(_) | ProposeError::Busy) => {}
-                Err(ProposeError::Unconfirmed(
-                    Doubt::Late(_) | Doubt::Held(..) | Doubt::Overtaken | Doubt::Unanswered(_),
-                )) => {}
-                answered => return answered,
+    pub fn propose_patiently(&self, command: Command) -> Writing<'_> {
+        Box::pin(async move {
+            loop {
+                match self.propose(command.clone()).await {
+                    Err(ProposeError::Held(_)) => self.writable().await,
+                    Err(ProposeError::NoLeader(_) | ProposeError::Busy) => {}
+                    Err(ProposeError::Unconfirmed(
+                        Doubt::Late(_) | Doubt::Held(..) | Doubt::Overtaken | Doubt::Unanswered(_),
+                    )) => {}
+                    answered => return answered,
+                }
             }
-        }
+        })
     }
 
     /// For a follower that gave `commands` to this manager: proposes them with the time `at`, and says of each, in

@@ -1,5 +1,6 @@
 //! A connection to one of the managers.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
+use warren_proto::status::LIFE;
 use warren_types::{ContentKind, ManagerAddress};
 
 use crate::contents::Contents;
@@ -16,7 +18,7 @@ use crate::handles::{Cluster, Images, Nodes, Services, Tasks};
 use crate::link::{Link, Links};
 use crate::logs::Logs;
 use crate::managers::Managers;
-use crate::retry;
+use crate::retry::{self, Leaderless};
 use crate::tokens::Tokens;
 use crate::volumes::Volumes;
 
@@ -31,22 +33,37 @@ pub(crate) const MAX_ANSWER: usize = 64 << 20;
 
 /// A connection to one of the managers; when that one goes, or has no leader, to another. Cheap to clone; clones
 /// share the connection.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Client {
     links: Arc<Links>,
     stale: bool,
+    leaderless: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { links, stale, leaderless: _ } = self;
+        f.debug_struct("Client").field("links", links).field("stale", stale).finish_non_exhaustive()
+    }
 }
 
 impl Client {
     /// Connects to one of the managers that `target` names; fails within seconds when none can be reached.
     pub async fn connect(target: &Target) -> Result<Self, Error> {
-        Ok(Self { links: Arc::new(Links::connect(target).await?), stale: false })
+        Ok(Self { links: Arc::new(Links::connect(target).await?), stale: false, leaderless: None })
     }
 
     /// Reads what the manager that answers has, which may be older than what was written, also without a leader.
     #[must_use]
     pub fn stale(self, stale: bool) -> Self {
         Self { stale, ..self }
+    }
+
+    /// Calls `tell` when something that is asked waits for the managers to have a leader, and an election would be
+    /// over by then: at most once a call.
+    #[must_use]
+    pub fn on_leaderless(self, tell: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { leaderless: Some(Arc::new(tell)), ..self }
     }
 
     /// The address or socket of the manager that answered last, for people.
@@ -107,6 +124,28 @@ impl Client {
     /// What tasks wrote.
     pub fn logs(&self) -> Logs<'_> {
         Logs(self)
+    }
+
+    /// What is known of the cluster from before: managers that are in an earlier life of it than this refuse what this
+    /// client asks, and it goes to others.
+    #[must_use]
+    pub fn having_seen(self, life: u64) -> Self {
+        self.links.has_seen(life);
+        self
+    }
+
+    /// The latest life of the cluster that any manager was in which answered, or that was known before; 0: none.
+    pub fn life(&self) -> u64 {
+        self.links.life()
+    }
+
+    /// A request that says what is known of the cluster.
+    pub(crate) fn request<M>(&self, message: M) -> Request<M> {
+        let mut request = Request::new(message);
+        if self.links.life() > 0 {
+            request.metadata_mut().insert(LIFE, self.links.life().into());
+        }
+        request
     }
 
     /// The connection that is used now.
@@ -176,9 +215,10 @@ impl Client {
     {
         let mut failed = 0;
         let mut said: Option<Error> = None;
+        let mut leaderless = Leaderless::new();
         loop {
             let link = self.link();
-            let mut request = Request::new(message.clone());
+            let mut request = self.request(message.clone());
             if self.stale {
                 request.metadata_mut().insert(STALE, MetadataValue::from_static("true"));
             }
@@ -195,8 +235,17 @@ impl Client {
             };
             self.links.heard(status.metadata());
             failed += 1;
+            if leaderless.hears(&status)
+                && let Some(tell) = &self.leaderless
+            {
+                tell();
+            }
             let error = error_after(&link, within, &status);
-            let pause = retry::pause(failed, &status, self.links.count());
+            let error = match said.take() {
+                Some(said) if retry::may_heal(&status) && said.outweighs(&error) => said,
+                _ => error,
+            };
+            let pause = retry::pause(failed, &status, self.links.count()).filter(|_| !leaderless.is_over());
             let Some(pause) = pause.filter(|_| link.refusal.get().is_none()) else { return Err(error) };
             let next = async {
                 sleep(pause).await;

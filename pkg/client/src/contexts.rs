@@ -6,6 +6,7 @@
 //! [[contexts]]
 //! name = "default"
 //! addresses = ["10.0.0.7:8080", "10.0.0.8:8080"]
+//! life = 1795336000
 //! ca = "-----BEGIN CERTIFICATE-----..."
 //! certificate = "-----BEGIN CERTIFICATE-----..."
 //! key = "-----BEGIN PRIVATE KEY-----..."
@@ -30,6 +31,9 @@ use crate::error::Error;
 /// Names another contexts file.
 pub const FILE_VARIABLE: &str = "WARREN_CONTEXTS";
 
+/// A cluster's first life, before which there is none.
+const FIRST_LIFE: u64 = 1;
+
 /// The clusters in a contexts file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contexts {
@@ -47,6 +51,8 @@ pub struct Context {
     pub name: String,
     /// Whom to talk to.
     pub target: Target,
+    /// The latest life of the cluster that its managers were in: those of an earlier one are not heeded. 0: not known.
+    pub life: u64,
 }
 
 /// The managers of a cluster, and how to be known there.
@@ -152,14 +158,14 @@ impl Contexts {
         Ok(due)
     }
 
-    /// Notes where the managers of a context's cluster are by now, as one of them said who was known by `identity`.
-    /// Answers whether the file was changed: not where it says the same, whatever the order, but for the first, nor
-    /// where the context is another one by now or somebody else is writing.
+    /// Notes where the managers of a context's cluster are by now, as one of them said who was known by `identity`, and
+    /// the latest life of the cluster. Answers whether the file was changed: not where it says the same, whatever the
+    /// order, but for the first, nor where the context is another one by now or somebody else is writing.
     pub fn follow(
         file: &Path,
         name: &str,
         identity: &Identity,
-        managers: &[ManagerAddress],
+        (managers, life): (&[ManagerAddress], u64),
     ) -> Result<bool, Error> {
         let differs = |addresses: &[ManagerAddress]| {
             let all = |addresses: &[ManagerAddress]| addresses.iter().cloned().collect::<BTreeSet<_>>();
@@ -167,7 +173,9 @@ impl Contexts {
         };
         let is_due = |context: &Context| match &context.target {
             Target::Tcp { addresses, identity: known } => {
-                context.name == name && known.ca == identity.ca && differs(addresses)
+                context.name == name
+                    && known.ca == identity.ca
+                    && (differs(addresses) || context.life.max(FIRST_LIFE) < life)
             }
             Target::Unix { .. } => false,
         };
@@ -176,7 +184,12 @@ impl Contexts {
         }
         file::try_update(file, |contexts| {
             for context in contexts.contexts.iter_mut().filter(|context| is_due(context)) {
-                if let Target::Tcp { addresses, .. } = &mut context.target {
+                if life > FIRST_LIFE {
+                    context.life = context.life.max(life);
+                }
+                if let Target::Tcp { addresses, .. } = &mut context.target
+                    && !managers.is_empty()
+                {
                     *addresses = managers.to_vec();
                 }
             }

@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use tonic::{Code, Status, TimeoutExpired};
 use warren_proto::Problem;
+use warren_proto::status::{NO_LEADER, OTHER_LIFE};
 
 use crate::dial::DialError;
+
+/// Reason of a refusal to say whether a write happened.
+const UNCONFIRMED: &str = "UNCONFIRMED";
 
 /// What went wrong between a person and a manager.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +103,23 @@ impl Error {
     /// The manager's answer that what was asked for does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { problem } if problem.code == Code::NotFound)
+    }
+
+    /// The managers that answer know of no leader.
+    pub fn is_no_leader(&self) -> bool {
+        matches!(self, Self::Refused { problem } if problem.reason == NO_LEADER)
+    }
+
+    /// Of several attempts, this one says more of how the call ended: a write that may have happened may have happened
+    /// whatever came after it, and what one manager says of all is worth more than that another cannot be reached.
+    pub(crate) fn outweighs(&self, later: &Self) -> bool {
+        let weight = |error: &Self| match error {
+            Self::Refused { problem } if problem.reason == UNCONFIRMED => 2,
+            Self::Refused { problem } if problem.reason == OTHER_LIFE => 1,
+            error if error.is_no_leader() => 1,
+            _ => 0,
+        };
+        weight(self) > weight(later)
     }
 
     /// The end of a call that had `after` for its answer, on a connection that may have been refused.

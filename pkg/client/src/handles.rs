@@ -265,10 +265,11 @@ impl Cluster<'_> {
         self.0.unary(v1::InfoRequest {}, call).await
     }
 
-    /// Background loops: those of the manager, and those that the agents of its nodes last told of.
-    pub async fn loops(&self) -> Result<Vec<v1::Loop>, Error> {
+    /// Background loops: those of all managers, and those that the agents last told of. Names the managers that could
+    /// not be asked.
+    pub async fn loops(&self) -> Result<v1::LoopsResponse, Error> {
         let call = |channel, request| async move { ClusterClient::new(channel).loops(request).await };
-        self.0.unary(v1::LoopsRequest {}, call).await.map(|answer: v1::LoopsResponse| answer.loops)
+        self.0.unary(v1::LoopsRequest {}, call).await
     }
 
     /// What changes from now on; only what belongs to the service with this id, unless it is empty.

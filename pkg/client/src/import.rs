@@ -45,7 +45,7 @@ impl Import {
         // Not repeated elsewhere: what was read of the archive is gone.
         let link = client.link();
         let mut images = Images::client(link.channel.clone());
-        let progress = client.open(images.import(requests)).await.map_err(|status| {
+        let progress = client.open(images.import(client.request(requests))).await.map_err(|status| {
             // The call may have been broken off by us before the manager said a word.
             unreadable.try_recv().map_or_else(|_| error(&link, &status), Error::Input)
         })?;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustls::ClientConfig;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
+use warren_proto::status::LIFE;
 use warren_types::ManagerAddress;
 
 use crate::contexts::Target;
@@ -42,6 +43,8 @@ struct State {
     link: Link,
     /// What managers said last of where they are; empty before the first word.
     told: Vec<ManagerAddress>,
+    /// The latest life of the cluster that any manager was in; 0 before the first word.
+    life: u64,
 }
 
 impl fmt::Debug for Links {
@@ -67,7 +70,7 @@ impl Links {
                 (addresses.clone(), Some(tls), Link { number: 0, address, channel, refusal })
             }
         };
-        let state = Mutex::new(State { link, told: Vec::new() });
+        let state = Mutex::new(State { link, told: Vec::new(), life: 0 });
         Ok(Self { known, tls, state, moving: tokio::sync::Mutex::default() })
     }
 
@@ -85,6 +88,17 @@ impl Links {
         self.state().told.clone()
     }
 
+    /// The latest life of the cluster that is known of; 0 before the first word.
+    pub fn life(&self) -> u64 {
+        self.state().life
+    }
+
+    /// The cluster was in that life before.
+    pub fn has_seen(&self, life: u64) {
+        let mut state = self.state();
+        state.life = state.life.max(life);
+    }
+
     /// Every manager that there is to go to. Those that managers tell of come first.
     fn all(&self) -> Vec<ManagerAddress> {
         let mut all = self.told();
@@ -97,8 +111,14 @@ impl Links {
         if self.tls.is_none() { 1 } else { self.all().len().max(1) }
     }
 
-    /// Notes what an answer says of where managers are.
+    /// Notes what an answer says of where managers are, and in which life of the cluster the one that answers is. What
+    /// one of an earlier life says of where they are counts for nothing.
     pub fn heard(&self, metadata: &MetadataMap) {
+        let life = metadata.get(LIFE).and_then(|value| value.to_str().ok()?.parse().ok());
+        life.into_iter().for_each(|life| self.has_seen(life));
+        if life.is_some_and(|life| life < self.life()) {
+            return;
+        }
         let Some(text) = metadata.get(MANAGERS).and_then(|value| value.to_str().ok()) else { return };
         let told: Result<Vec<ManagerAddress>, _> = text.split(',').map(str::parse).collect();
         if let Ok(told) = told

@@ -103,7 +103,7 @@ impl LogEntries {
         self.seen.begin_again();
         let message = self.seen.rest_of(&self.message);
         let mut logs = Logs::client(self.link.channel.clone());
-        match self.client.open(logs.read(message)).await {
+        match self.client.open(logs.read(self.client.request(message))).await {
             Ok(entries) => {
                 self.entries = Some(entries);
                 Ok(())

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status};
 use warren_proto::Problem;
+use warren_proto::status::{NO_LEADER, OTHER_LIFE, STOPPING};
 
 /// Pauses between the attempts of one unary call: enough for a manager that restarts or hands over its
 /// leadership, short enough that a person at a terminal does not wonder.
@@ -25,6 +26,55 @@ const NEXT: Duration = Duration::from_millis(20);
 /// A stream that cannot be resumed for this long has ended.
 const RESUME_WITHIN: Duration = Duration::from_secs(30);
 
+/// For how long managers are asked again that say that they have no leader: several times what an election takes.
+const LEADERLESS_FOR: Duration = Duration::from_secs(5);
+
+/// Whoever asked is told what it waits for when that takes longer than an election does.
+const LEADERLESS_UNTOLD: Duration = Duration::from_secs(1);
+
+/// A call finds managers, which have no leader. Once one of them speaks of something else, they have found one.
+#[derive(Debug)]
+pub(crate) struct Leaderless {
+    begun: Instant,
+    since: Option<Instant>,
+    told: bool,
+}
+
+impl Leaderless {
+    /// Of a call that begins now.
+    pub fn new() -> Self {
+        Self { begun: Instant::now(), since: None, told: false }
+    }
+
+    /// An attempt ended with this. Whether whoever asked is to be told now what it waits for.
+    pub fn hears(&mut self, status: &Status) -> bool {
+        let now = Instant::now();
+        if is_leaderless(status) {
+            self.since.get_or_insert(now);
+        } else if is_of_leader(status) {
+            self.since = None;
+        }
+        let tells = self.since.is_some() && !self.told && now - self.begun >= LEADERLESS_UNTOLD;
+        self.told |= tells;
+        tells
+    }
+
+    /// It has been tried long enough.
+    pub fn is_over(&self) -> bool {
+        self.since.is_some_and(|since| since.elapsed() >= LEADERLESS_FOR)
+    }
+}
+
+/// A manager answers, and with something that it would not say without a leader.
+fn is_of_leader(status: &Status) -> bool {
+    !["", NO_LEADER, OTHER_LIFE, STOPPING].contains(&Problem::from(status).reason.as_str())
+}
+
+/// A manager says that it knows of no leader.
+pub(crate) fn is_leaderless(status: &Status) -> bool {
+    status.code() == Code::Unavailable && Problem::from(status).reason == NO_LEADER
+}
+
 /// The pause before attempt `failed + 1`, after `failed` of them; `None` when there have been enough, or
 /// another would end in the same way. Of several `managers` each is asked before there is a pause, and that goes on
 /// until the caller's deadline: it may take them a while to find a leader.
@@ -33,6 +83,8 @@ pub(crate) fn pause(failed: usize, status: &Status, managers: usize) -> Option<D
         return None;
     }
     match managers {
+        // A manager that starts or stops does so within all of them; what a leader takes, `Leaderless` says.
+        0 | 1 if is_leaderless(status) => Some(PAUSES.get(failed - 1).or(PAUSES.last()).copied()?),
         0 | 1 => PAUSES.get(failed.checked_sub(1)?).copied(),
         _ if failed.is_multiple_of(managers) => {
             Some(PAUSES.get(failed / managers - 1).or(PAUSES.last()).copied().unwrap_or(LONGEST_PAUSE))
@@ -99,6 +151,55 @@ mod tests {
         assert_eq!(pauses, PAUSES);
         for status in [Status::not_found(""), Status::internal(""), Status::deadline_exceeded("")] {
             assert_eq!((pause(1, &status, 1), pause(1, &status, 3)), (None, None));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_no_leader_is_asked_again_for_a_while_and_whoever_waits_is_told_once() {
+        let leaderless: Status = Problem::new(Code::Unavailable, NO_LEADER, "none").into();
+        assert_eq!(pause(1000, &leaderless, 1), PAUSES.last().copied());
+        let (mut call, mut told) = (Leaderless::new(), Vec::new());
+        for tenth in 0..=70 {
+            // Before the first word on it, all else is as it is without.
+            let status = if tenth < 20 { Status::unavailable("gone") } else { leaderless.clone() };
+            if call.hears(&status) {
+                told.push(tenth);
+            }
+            assert_eq!(call.is_over(), tenth == 70, "{tenth}");
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        assert_eq!(told, [20]);
+        // An election is over before anybody is told.
+        let mut call = Leaderless::new();
+        assert!(!call.hears(&leaderless));
+        tokio::time::advance(LEADERLESS_UNTOLD).await;
+        assert!(call.hears(&leaderless) && !call.hears(&leaderless));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_was_found_again_is_no_reason_to_give_up() {
+        let saying = |reason: &str| Status::from(Problem::new(Code::Unavailable, reason, "not now"));
+        for (reason, is_over) in [
+            ("UNCONFIRMED", false),
+            ("NOT_LEADER", false),
+            ("DISK_FAILS", false),
+            // Says nothing of a leader.
+            (STOPPING, true),
+            (OTHER_LIFE, true),
+            ("", true),
+        ] {
+            let mut call = Leaderless::new();
+            call.hears(&saying(NO_LEADER));
+            tokio::time::advance(LEADERLESS_FOR - Duration::from_millis(1)).await;
+            call.hears(&saying(reason));
+            tokio::time::advance(Duration::from_millis(1)).await;
+            call.hears(&saying(reason));
+            assert_eq!(call.is_over(), is_over, "{reason}");
+            // It is gone once more, and for as long again.
+            call.hears(&saying(NO_LEADER));
+            assert_eq!(call.is_over(), is_over, "{reason}");
+            tokio::time::advance(LEADERLESS_FOR).await;
+            assert!(call.is_over(), "{reason}");
         }
     }
 

@@ -80,7 +80,7 @@ impl Watch {
         let message = v1::WatchRequest { service: self.service.clone(), resume_index: self.index };
         let mut cluster = ClusterClient::new(self.link.channel.clone());
         cluster = ClusterClient::<Channel>::max_decoding_message_size(cluster, crate::client::MAX_ANSWER);
-        match self.client.open(cluster.watch(message)).await {
+        match self.client.open(cluster.watch(self.client.request(message))).await {
             Ok(stream) => {
                 self.stream = Some(stream);
                 self.fresh = true;

@@ -88,6 +88,8 @@ impl Shutdown {
         // Listed before it is spawned, since it may end before `spawn` returns.
         self.inner.tasks().insert(id, Task { name: name.clone(), abort: None });
         let listed = Listed { inner: Arc::clone(&self.inner), id };
+        // In a box: what is around it would have room for it several times over, as long as it runs.
+        let task = Box::pin(task);
         let handle = self.inner.tracker.spawn(async move {
             let _listed = listed;
             if let Err(panic) = contained(|| task).await {

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The log is read from memory, never from here, so the engine needs almost no cache.
-const CACHE_BYTES: usize = 16 << 20;
+const CACHE_BYTES: usize = 4 << 20;
 
 /// From this share of a repair on, the engine has taken back the latest transaction, because it did
 /// not find all of it. Without one to take back, the first sign of life comes later.

@@ -42,6 +42,8 @@ pub async fn dial(address: &str, token: &Token) -> Result<(Channel, Roots), Fail
     let late = || unreachable(address, format!("no answer within {CONNECT_DEADLINE:?}"));
     let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(address)).await;
     let stream = stream.map_err(|_| late())?.map_err(|error| unreachable(address, error.to_string()))?;
+    // A request waits for its end otherwise until the other side acknowledges its beginning, which takes 40 ms.
+    stream.set_nodelay(true).map_err(|error| unreachable(address, error.to_string()))?;
     let secure = connect_to_join(stream, token.authority(), CONNECT_DEADLINE).await;
     let (secure, roots) = secure.map_err(|error| refused_connection(&error))?;
     let channel = channel_over(secure).await.map_err(|error| unreachable(address, chain(&error)))?;

@@ -2,6 +2,7 @@
 
 mod connection;
 mod crowd;
+mod desks;
 mod local;
 mod stay;
 #[cfg(test)]
@@ -11,22 +12,25 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::ServerConfig;
+use rustls::server::Acceptor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::StartHandshake;
 use tokio_stream::Stream;
 
 pub use self::connection::Connection;
 use self::crowd::{Crowd, Place};
+use self::desks::Desks;
 pub use self::local::{LocalListener, LocalSocketError};
 use self::stay::Stay;
 use crate::{Identity, Peer};
@@ -51,9 +55,16 @@ pub struct StrangerLimits {
     pub handshakes: usize,
     /// Handshakes that take longer are closed.
     pub deadline: Duration,
-    /// How long a handshake may take at least when all of their places are taken and one is needed. Longer than
-    /// a round trip.
+    /// How long somebody may be waited for at least who has one of those places and says nothing, when all of them are
+    /// taken and one is needed. Longer than a round trip.
     pub patience: Duration,
+    /// How many of them are answered at once: those who said hello wait for that, whoever is few first. So few that all
+    /// are done within moments, however many come together, and enough to do others while one is silent. An address
+    /// gets as many as are left for others.
+    pub answered: usize,
+    /// How long somebody who was answered counts as one of them at most. Longer than most round trips; whoever takes
+    /// longer goes on all the same, since nearly all that it costs is done by then.
+    pub answer_patience: Duration,
     /// Connections without a certificate at once. When all are taken, one from an address with fewer of them
     /// takes the place of another's.
     pub connections: usize,
@@ -66,9 +77,11 @@ pub struct StrangerLimits {
 impl Default for StrangerLimits {
     fn default() -> Self {
         Self {
-            handshakes: 256,
+            handshakes: 512,
             deadline: Duration::from_secs(5),
-            patience: Duration::from_millis(250),
+            patience: Duration::from_secs(1),
+            answered: 256,
+            answer_patience: Duration::from_millis(250),
             connections: 32,
             lifetime: Duration::from_secs(15),
             bytes: 128 << 10,
@@ -100,7 +113,8 @@ pub fn serve_tls(listener: TcpListener, config: Arc<ServerConfig>, limits: Stran
     let handshakes = Crowd::new(limits.handshakes, limits.patience);
     // A stranger has its lifetime, however many want its place; only from those who are many it is taken.
     let strangers = Crowd::new(limits.connections, limits.lifetime);
-    let door = Arc::new(Door { acceptor: TlsAcceptor::from(config), limits, strangers });
+    let desks = Desks::new(limits.answered);
+    let door = Arc::new(Door { config, limits, desks, strangers });
     let welcome = move |(stream, address), place| welcome_tls(Arc::clone(&door), stream, address, place);
     serve(accept, welcome, handshakes)
 }
@@ -176,8 +190,9 @@ async fn accept_until_closed<S, A, W, F>(
 
 /// What every handshake needs.
 struct Door {
-    acceptor: TlsAcceptor,
+    config: Arc<ServerConfig>,
     limits: StrangerLimits,
+    desks: Desks,
     strangers: Crowd,
 }
 
@@ -189,20 +204,14 @@ async fn welcome_tls(
     mut place: Place,
 ) -> Option<(Connection, Place)> {
     let deadline = door.limits.deadline;
-    let connection = tokio::select! {
-        proved = tokio::time::timeout(deadline, prove(&door, stream, address)) => match proved {
-            Ok(Ok(connection)) => connection,
-            Ok(Err(error)) => {
-                tracing::debug!(%address, %error, "TLS handshake refused");
-                return None;
-            }
-            Err(_) => {
-                tracing::debug!(%address, ?deadline, "TLS handshake took too long");
-                return None;
-            }
-        },
-        () = place.lost() => {
-            tracing::debug!(%address, "TLS handshake took too long for the number of them");
+    let connection = match timeout(deadline, prove(&door, stream, address, &mut place)).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => {
+            tracing::debug!(%address, %error, "TLS handshake refused");
+            return None;
+        }
+        Err(_) => {
+            tracing::debug!(%address, ?deadline, "TLS handshake took too long");
             return None;
         }
     };
@@ -220,21 +229,42 @@ async fn let_read(mut stream: TcpStream) -> io::Result<()> {
 }
 
 /// Finds out who dialled. A stranger must also find a place among the strangers.
-async fn prove(door: &Door, stream: TcpStream, address: SocketAddr) -> io::Result<Connection> {
+async fn prove(
+    door: &Door,
+    stream: TcpStream,
+    address: SocketAddr,
+    place: &mut Place,
+) -> io::Result<Connection> {
     // Small frames go back and forth; waiting to fill segments would only delay them.
     stream.set_nodelay(true)?;
-    let stream = match door.acceptor.accept(stream).into_fallible().await {
+    let from = address.ip();
+    let hello = place.while_held(hear(stream)).await.map_err(io::Error::other)??;
+    place.heard();
+    let desk = place.while_held(door.desks.enter(from)).await.map_err(io::Error::other)?;
+    if has_left(&hello.io).await {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it left before it was answered"));
+    }
+    let mut handshake = pin!(hello.into_stream(Arc::clone(&door.config)).into_fallible());
+    let at_desk = timeout(door.limits.answer_patience, &mut handshake);
+    let done = place.while_held(at_desk).await.map_err(io::Error::other)?;
+    drop(desk);
+    place.awaited();
+    let handshake = match done {
+        Ok(done) => done,
+        Err(_) => place.while_held(handshake).await.map_err(io::Error::other)?,
+    };
+    let stream = match handshake {
         Ok(stream) => stream,
         Err((error, refused)) => {
             // Whoever that is has been waited for, and may not have read why.
-            let _ = timeout(LINGER, let_read(refused)).await;
+            let _ = place.while_held(timeout(LINGER, let_read(refused))).await;
             return Err(error);
         }
     };
     match stream.get_ref().1.peer_certificates() {
         None | Some([]) => {
-            let place = door.strangers.enter(address.ip()).await;
-            let stay = Stay::new(place, door.limits.lifetime, door.limits.bytes);
+            let room = place.while_held(door.strangers.enter(from)).await.map_err(io::Error::other)?;
+            let stay = Stay::new(room, door.limits.lifetime, door.limits.bytes);
             Ok(Connection::tls(stream, Peer::Anonymous { address }, Some(stay)))
         }
         Some([certificate, ..]) => {
@@ -242,6 +272,31 @@ async fn prove(door: &Door, stream: TcpStream, address: SocketAddr) -> io::Resul
             let identity = Identity::from_der(certificate).map_err(io::Error::other)?;
             Ok(Connection::tls(stream, Peer::Certificate { identity, address }, None))
         }
+    }
+}
+
+/// Waits for the first word of a handshake, which costs nothing yet.
+async fn hear(stream: TcpStream) -> io::Result<StartHandshake<TcpStream>> {
+    let mut hello = LazyConfigAcceptor::new(Acceptor::default(), stream);
+    match (&mut hello).await {
+        Ok(started) => Ok(started),
+        Err(error) => {
+            if let Some(refused) = hello.take_io() {
+                // It may not have read why.
+                let _ = timeout(LINGER, let_read(refused)).await;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Whether the other side, whose turn it is not, has closed the connection.
+async fn has_left(stream: &TcpStream) -> bool {
+    let mut next = [0];
+    tokio::select! {
+        biased;
+        peeked = stream.peek(&mut next) => !matches!(peeked, Ok(1..)),
+        () = std::future::ready(()) => false,
     }
 }
 

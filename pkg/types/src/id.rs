@@ -10,7 +10,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 const DIGITS: usize = 25;
 
 /// An opaque 128-bit identifier, written as 25 lower-case base-36 digits so that it sorts as it reads.
+///
+/// It is aligned as a word is, and not as a `u128`: managers hold several for each task, most beside a word, and would
+/// hold as many bytes of padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(Rust, packed(8))]
 pub struct Id(pub u128);
 
 /// A text that is not an identifier.

@@ -14,6 +14,7 @@ pub mod name;
 pub mod object;
 pub mod quantity;
 pub mod raft;
+pub mod seldom;
 pub mod signal;
 pub mod spec;
 pub mod state;
@@ -32,9 +33,10 @@ pub use member::{ManagerAddress, Member, MemberId, ParseAddressError, Suffrage};
 pub use name::{ContentName, ImageDigest, ImageReference, NodeName, ServiceName, VolumeName};
 pub use object::{
     Availability, Node, NodeCondition, NodeDescription, NodeRole, NodeStatus, Observed, Revision, Service,
-    Task,
+    Special, Task, Trouble,
 };
 pub use quantity::{Bytes, MilliCpu, Resources};
+pub use seldom::Seldom;
 pub use signal::Signal;
 pub use spec::{
     Capability, Constraint, ContentMount, Device, DeviceAccess, EnvVar, HealthCheck, HostEntry, HttpHeader,

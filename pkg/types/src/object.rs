@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Bytes, ContentUse, Desired, Exit, Health, ImageDigest, MemberId, NodeId, NodeName, Placement,
-    PublishedPort, Resources, ServiceId, ServiceSpec, TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
+    PublishedPort, Resources, Seldom, ServiceId, ServiceSpec, TaskId, TaskSpec, TaskState, Timestamp,
+    VolumeName,
 };
 
 /// A service and where it stands.
@@ -71,20 +72,27 @@ pub struct Task {
     pub revision: Arc<Revision>,
     /// When it was created.
     pub created_at: Timestamp,
-    /// Not placed before this (back-off of a slot that keeps failing).
-    pub not_before: Option<Timestamp>,
-    /// It runs on this node or nowhere: the task of a global service.
-    pub bound_to: Option<NodeId>,
     /// Its node, once placed.
     pub node: Option<NodeId>,
     /// Its address, from the node's subnet, held until `observed.removed`.
     pub address: Option<Ipv4Addr>,
-    /// What its mounts of volumes stand for on its node, in their order; empty before it is placed.
-    pub volumes: Vec<VolumeName>,
     /// What managers want of it.
     pub desired: Desired,
     /// What the worker last said.
     pub observed: Observed,
+    /// What only some tasks have.
+    pub special: Seldom<Special>,
+}
+
+/// What only some tasks have. [`Task`] has a method for each of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Special {
+    /// Not placed before this (back-off of a slot that keeps failing).
+    pub not_before: Option<Timestamp>,
+    /// It runs on this node or nowhere: the task of a global service.
+    pub bound_to: Option<NodeId>,
+    /// What its mounts of volumes stand for on its node, in their order; empty before it is placed.
+    pub volumes: Vec<VolumeName>,
     /// Since when its node has been down; `None` while the node is up. Written by managers.
     pub lost_since: Option<Timestamp>,
 }
@@ -98,18 +106,25 @@ pub struct Observed {
     pub attempt: u32,
     /// Since when it has been in this state.
     pub since: Timestamp,
-    /// Why it is not running, in words a person can act on; empty when there is nothing to say.
-    pub reason: Arc<str>,
     /// Should get traffic now.
     pub ready: bool,
-    /// The last end of its process.
-    pub exit: Option<Exit>,
     /// Nothing of it is left on the node: its address and ports are free.
     pub removed: bool,
-    /// When the worker starts it again.
-    pub next_attempt: Option<Timestamp>,
     /// What its checks say. A task that was told to stop while it was unhealthy stays that, so that its slot knows why.
     pub health: Health,
+    /// What is only said of tasks that do not just run.
+    pub trouble: Seldom<Trouble>,
+}
+
+/// What a worker says of a task that does not just run. [`Observed`] has a method for each of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trouble {
+    /// Why it is not running, in words a person can act on; empty when there is nothing to say.
+    pub reason: Arc<str>,
+    /// The last end of its process.
+    pub exit: Option<Exit>,
+    /// When the worker starts it again.
+    pub next_attempt: Option<Timestamp>,
 }
 
 /// A machine with an agent.
@@ -310,17 +325,50 @@ impl Observed {
             state: TaskState::New,
             attempt: 0,
             since: now,
-            reason: Arc::default(),
             ready: false,
-            exit: None,
             removed: false,
-            next_attempt: None,
             health: Health::None,
+            trouble: Seldom::default(),
         }
+    }
+
+    /// See [`Trouble::reason`].
+    pub fn reason(&self) -> &str {
+        self.trouble.get().map_or("", |trouble| &trouble.reason)
+    }
+
+    /// See [`Trouble::exit`].
+    pub fn exit(&self) -> Option<Exit> {
+        self.trouble.get().and_then(|trouble| trouble.exit)
+    }
+
+    /// See [`Trouble::next_attempt`].
+    pub fn next_attempt(&self) -> Option<Timestamp> {
+        self.trouble.get().and_then(|trouble| trouble.next_attempt)
     }
 }
 
 impl Task {
+    /// See [`Special::not_before`].
+    pub fn not_before(&self) -> Option<Timestamp> {
+        self.special.get().and_then(|special| special.not_before)
+    }
+
+    /// See [`Special::bound_to`].
+    pub fn bound_to(&self) -> Option<NodeId> {
+        self.special.get().and_then(|special| special.bound_to)
+    }
+
+    /// See [`Special::volumes`].
+    pub fn volumes(&self) -> &[VolumeName] {
+        self.special.get().map_or(&[], |special| &special.volumes)
+    }
+
+    /// See [`Special::lost_since`].
+    pub fn lost_since(&self) -> Option<Timestamp> {
+        self.special.get().and_then(|special| special.lost_since)
+    }
+
     /// Occupies its slot: wanted, and not ended.
     pub fn is_live(&self) -> bool {
         self.desired <= Desired::Running && !self.observed.state.is_terminal()
@@ -335,5 +383,17 @@ impl Task {
     /// Holds what it was given on its node (address, ports, resources).
     pub fn holds_node(&self) -> bool {
         self.node.is_some() && !self.observed.removed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A manager holds one for each task that there is. With the counters of its `Arc` and the word of the allocator
+    /// it takes 144 bytes; a field that most tasks have no use for goes into [`Special`] or [`Trouble`].
+    #[test]
+    fn a_task_is_small() {
+        assert_eq!(size_of::<Task>(), 120);
     }
 }

@@ -5,8 +5,9 @@
 //! Start reading at [`figures`]; `deciding` measures the pure core, `commits` the log below the API, `snapshot` what a
 //! snapshot costs those who write meanwhile, `node` a real node on real containers, `worker` the agent of one:
 //! `worker-many`, `worker-stops`, `worker-logs`, `worker-checks` and `worker-contents` are its parts; `managers`
-//! several managers with workers that pretend, its parts are `managers-commits`, `managers-failover` and
-//! `managers-load`. Arguments choose what is measured; `quick` and `hybrid` say how, see [`worker`].
+//! several managers with workers that pretend: `managers-commits`, `managers-failover`, `managers-deploy`,
+//! `managers-memory`, `managers-idle` and `managers-losses`. Arguments choose what is measured; `quick` and `hybrid`
+//! say how, see [`worker`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

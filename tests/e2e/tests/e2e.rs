@@ -13,6 +13,7 @@ mod e2e {
     pub mod contents;
     pub mod damage;
     pub mod demo;
+    pub mod disconnected;
     pub mod disks;
     pub mod ending;
     pub mod first_minutes;
@@ -22,6 +23,7 @@ mod e2e {
     pub mod joining;
     pub mod logs;
     pub mod losses;
+    pub mod lost_machines;
     pub mod managers;
     pub mod probes;
     pub mod pulls;
@@ -34,6 +36,7 @@ mod e2e {
     pub mod strays;
     pub mod task;
     pub mod traffic;
+    pub mod trio;
     pub mod updates;
     pub mod volumes;
     pub mod workers;

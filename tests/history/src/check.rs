@@ -35,7 +35,8 @@ pub enum Verdict {
 pub struct Violation {
     /// Of this register.
     pub key: String,
-    /// The smallest number of answers, in the order in which they came, that cannot all be right.
+    /// The smallest number of answers, in the order in which they came, that cannot all be right, as far as the limit
+    /// allowed to look for a smaller one.
     pub answers: usize,
     /// The operation whose answer was the last of them.
     pub last: Record,

@@ -21,6 +21,8 @@ pub struct Epoch {
     pub seen_by: Vec<Place>,
     /// Whoever expected it succeeded, and so made the next version.
     pub expected_by: Option<Place>,
+    /// Writes that it overtook: it began after they were called.
+    pub overtook: Vec<Place>,
 }
 
 impl Epoch {
@@ -42,6 +44,8 @@ pub struct Candidate {
     pub value: Value,
     /// Of a compare-and-set.
     pub expected: Option<Version>,
+    /// Its version is below this one, by which it was overtaken.
+    pub below: Option<Version>,
 }
 
 /// The history of a key up to some moment, sorted by what it says.
@@ -154,16 +158,22 @@ impl Drafts {
                 self.epoch(expected).expected_by = Some(place);
                 self.made(place, version, value)
             }
+            Operation::Write { value, made: Outcome::Overtaken(by, version) } if answered => {
+                self.overtaken(place, value, (by, version))
+            }
+            Operation::Cas { value, made: Outcome::Overtaken(by, version), .. } if answered => {
+                self.overtaken(place, value, (by, version))
+            }
             Operation::Read { .. }
             | Operation::Write { made: Outcome::Failed, .. }
             | Operation::Cas { made: Outcome::Failed, .. } => Ok(()),
             Operation::Write { value, .. } => {
-                self.candidates.push(Candidate { place, value, expected: None });
+                self.candidates.push(Candidate { place, value, expected: None, below: None });
                 Ok(())
             }
             Operation::Cas { expected, value, .. } => {
                 self.epoch(expected);
-                self.candidates.push(Candidate { place, value, expected: Some(expected) });
+                self.candidates.push(Candidate { place, value, expected: Some(expected), below: None });
                 Ok(())
             }
         }
@@ -178,6 +188,13 @@ impl Drafts {
             self.has_value(place, version, value)?;
         }
         self.epoch(version).seen_by.push(place);
+        Ok(())
+    }
+
+    fn overtaken(&mut self, place: Place, value: Value, (by, version): (Value, Version)) -> Result<(), Why> {
+        self.read(place, Some((by, version)))?;
+        self.epoch(version).overtook.push(place);
+        self.candidates.push(Candidate { place, value, expected: None, below: Some(version) });
         Ok(())
     }
 

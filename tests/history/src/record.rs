@@ -15,6 +15,9 @@ pub enum Outcome<T> {
     Failed,
     /// It may take effect once, at any time after its call, or never.
     Unknown,
+    /// Of a write: it happened, and by its answer another one had followed, with this value and version. What it
+    /// expected is not held against it.
+    Overtaken(Value, Version),
 }
 
 /// A compare-and-set was refused: the register had this version, which is another than the expected one.
@@ -52,8 +55,8 @@ impl Operation {
     pub fn is_answered(&self) -> bool {
         match self {
             Self::Read { found } => matches!(found, Outcome::Ok(_)),
-            Self::Write { made, .. } => matches!(made, Outcome::Ok(_)),
-            Self::Cas { made, .. } => matches!(made, Outcome::Ok(_)),
+            Self::Write { made, .. } => matches!(made, Outcome::Ok(_) | Outcome::Overtaken(..)),
+            Self::Cas { made, .. } => matches!(made, Outcome::Ok(_) | Outcome::Overtaken(..)),
         }
     }
 }

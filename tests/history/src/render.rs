@@ -62,10 +62,10 @@ fn milliseconds(nanoseconds: u64) -> String {
 fn pending(operation: Operation) -> Operation {
     match operation {
         Operation::Read { .. } => Operation::Read { found: Outcome::Unknown },
-        Operation::Write { value, made: Outcome::Ok(_) } => {
+        Operation::Write { value, made: Outcome::Ok(_) | Outcome::Overtaken(..) } => {
             Operation::Write { value, made: Outcome::Unknown }
         }
-        Operation::Cas { expected, value, made: Outcome::Ok(_) } => {
+        Operation::Cas { expected, value, made: Outcome::Ok(_) | Outcome::Overtaken(..) } => {
             Operation::Cas { expected, value, made: Outcome::Unknown }
         }
         failed => failed,
@@ -100,5 +100,6 @@ fn outcome<T>(outcome: &Outcome<T>, words: impl Fn(&T) -> String) -> String {
         Outcome::Ok(answer) => words(answer),
         Outcome::Failed => "did not happen".to_owned(),
         Outcome::Unknown => "unknown".to_owned(),
+        Outcome::Overtaken(value, version) => format!("overtaken by {value} at version {version}"),
     }
 }

@@ -2,14 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use warren_client::{Contexts, Identity, Target};
+use warren_process::joining::channel_over;
 use warren_security::{Credentials, LiveCertificate, PrivateKey, Roots, client_config, connect};
 
 /// For TCP and TLS each.
@@ -63,14 +62,6 @@ impl Access {
         let stream = stream.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let secure = connect(stream, config, CONNECT).await.map_err(|error| error.to_string())?;
-        let secure = Arc::new(tokio::sync::Mutex::new(Some(TokioIo::new(secure))));
-        let once = tower::service_fn(move |_| {
-            let secure = Arc::clone(&secure);
-            async move {
-                secure.lock().await.take().ok_or_else(|| std::io::Error::other("the connection was lost"))
-            }
-        });
-        let endpoint = Endpoint::from_static("http://manager");
-        endpoint.connect_with_connector(once).await.map_err(|error| error.to_string())
+        channel_over(secure).await.map_err(|error| error.to_string())
     }
 }

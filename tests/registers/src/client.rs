@@ -43,11 +43,19 @@ enum Asked {
 }
 
 impl Asked {
-    /// It took place and made this version, if that is known.
-    fn done(self, made: Option<Version>) {
+    /// It took place and made this version.
+    fn done(self, made: Version) {
         match self {
-            Self::Write(invoked) => invoked.ended(made.map_or(Outcome::Unknown, Outcome::Ok)),
-            Self::Cas(invoked) => invoked.ended(made.map_or(Outcome::Unknown, |made| Outcome::Ok(Ok(made)))),
+            Self::Write(invoked) => invoked.ended(Outcome::Ok(made)),
+            Self::Cas(invoked) => invoked.ended(Outcome::Ok(Ok(made))),
+        }
+    }
+
+    /// It took place, and what its answer shows came after it.
+    fn overtaken(self, value: u64, version: Version) {
+        match self {
+            Self::Write(invoked) => invoked.ended(Outcome::Overtaken(value, version)),
+            Self::Cas(invoked) => invoked.ended(Outcome::Overtaken(value, version)),
         }
     }
 
@@ -222,9 +230,10 @@ impl Client {
             Ok(Ok(answer)) => {
                 let service = answer.into_inner();
                 self.versions.insert(register, service.version);
-                // A later write may be shown already; then only that this one took place is known.
-                let own = (value_of(&service) == value).then_some(service.version);
-                asked.done(own);
+                match value_of(&service) {
+                    own if own == value => asked.done(service.version),
+                    other => asked.overtaken(other, service.version),
+                }
                 self.progress.acknowledge(sent, Instant::now());
                 return;
             }

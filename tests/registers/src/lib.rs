@@ -90,6 +90,17 @@ impl Registers {
         }
     }
 
+    /// Begins to watch for how long no write is acknowledged.
+    pub fn watch(&self) {
+        self.progress.watch(Instant::now());
+    }
+
+    /// The longest time since [`Registers::watch`] for which none was.
+    #[must_use]
+    pub fn longest_silence(&self) -> Duration {
+        self.progress.longest_silence(Instant::now())
+    }
+
     /// How many writes were acknowledged so far.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {

@@ -13,6 +13,9 @@ pub struct Progress {
 #[derive(Debug)]
 struct State {
     acknowledged: u64,
+    /// When the newest one was answered, or watching began; and the longest time without one since then.
+    newest: Instant,
+    longest: Duration,
     /// Of acknowledged writes, those that nobody can be waiting for any more left out: when sent, when answered.
     recent: Vec<(Instant, Instant)>,
     last_failure: String,
@@ -23,7 +26,13 @@ const KEPT: usize = 4096;
 
 impl Progress {
     pub fn new() -> Self {
-        let state = State { acknowledged: 0, recent: Vec::new(), last_failure: "nothing failed".into() };
+        let state = State {
+            acknowledged: 0,
+            newest: Instant::now(),
+            longest: Duration::ZERO,
+            recent: Vec::new(),
+            last_failure: "nothing failed".into(),
+        };
         Self { state: Mutex::new(state), news: Condvar::new() }
     }
 
@@ -34,6 +43,8 @@ impl Progress {
     pub fn acknowledge(&self, sent: Instant, answered: Instant) {
         let mut state = self.lock();
         state.acknowledged += 1;
+        state.longest = state.longest.max(answered.saturating_duration_since(state.newest));
+        state.newest = state.newest.max(answered);
         if state.recent.len() == KEPT {
             state.recent.drain(..KEPT / 2);
         }
@@ -52,6 +63,18 @@ impl Progress {
 
     pub fn acknowledged(&self) -> u64 {
         self.lock().acknowledged
+    }
+
+    /// Forgets how long there was no acknowledgement before `now`.
+    pub fn watch(&self, now: Instant) {
+        let mut state = self.lock();
+        (state.newest, state.longest) = (now, Duration::ZERO);
+    }
+
+    /// The longest time without an acknowledgement by `now`.
+    pub fn longest_silence(&self, now: Instant) -> Duration {
+        let state = self.lock();
+        state.longest.max(now.saturating_duration_since(state.newest))
     }
 
     /// How long after `moment` the first one was answered that was sent after it.
@@ -82,5 +105,21 @@ mod tests {
         progress.acknowledge(at(20), at(25));
         assert_eq!(progress.acknowledged_after(at(10), Duration::ZERO), Some(Duration::from_millis(15)));
         assert_eq!(progress.acknowledged(), 3);
+    }
+
+    #[test]
+    fn the_longest_silence_is_between_two_answers_or_has_not_ended() {
+        let progress = Progress::new();
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        progress.watch(at(100));
+        // Answers of several clients are told in any order.
+        for answered in [110, 150, 145, 160] {
+            progress.acknowledge(at(90), at(answered));
+        }
+        assert_eq!(progress.longest_silence(at(170)), Duration::from_millis(40));
+        assert_eq!(progress.longest_silence(at(260)), Duration::from_millis(100), "it goes on");
+        progress.watch(at(300));
+        assert_eq!(progress.longest_silence(at(305)), Duration::from_millis(5));
     }
 }

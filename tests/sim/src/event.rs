@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use warren_consensus::Message;
+use warren_core::session::Word as Told;
 use warren_core::state::Parts;
 use warren_core::{Command, Outcome};
 use warren_task::Action;
-use warren_types::{AssignmentVersion, ManagerAddress, NodeCondition, TaskAssignment, TaskId, TaskReport};
+use warren_types::{AssignmentVersion, ManagerAddress, NodeCondition, TaskId, TaskReport};
 
 use crate::faults::Fault;
 use crate::manager::{Key, Word};
@@ -38,6 +39,8 @@ pub enum Event {
     AgentStarts { worker: usize },
     /// A process that cannot live exits.
     Exits { worker: usize, task: TaskId },
+    /// A worker that reached nobody may be back.
+    Returns { worker: usize },
     /// Something breaks.
     Fault(Fault),
     /// Faults are over.
@@ -117,6 +120,8 @@ pub enum OnWorker {
     Syncs { connection: u64 },
     /// Has the manager said anything since `heard`?
     Listens { connection: u64, heard: u64 },
+    /// It notes when a manager was last heard.
+    Notes,
     /// Its actor for a task looks what to do.
     Steps(TaskId),
     /// It is told that something happened to a task's container.
@@ -155,11 +160,10 @@ pub enum ToManager {
 #[derive(Debug, Clone)]
 pub enum ToWorker {
     Welcome,
-    Assignment(AssignmentVersion, Arc<Vec<TaskAssignment>>),
+    /// What it should have.
+    Told(Arc<Told>),
     /// Where managers are reached.
     Managers(Arc<Vec<ManagerAddress>>),
-    /// What the node has is current.
-    Current,
     Stored(u64),
     /// This manager does not hear a leader, or knows less than the node; another one may.
     Elsewhere,
@@ -197,6 +201,7 @@ impl Event {
             Self::AgentStarts { worker } => of(10, *worker, 0),
             Self::Fault(fault) => of(11, 0, *fault as u64),
             Self::Exits { worker, task } => of(14, *worker, task.number),
+            Self::Returns { worker } => of(16, *worker, 0),
             Self::Joined { host, wiped, member, .. } => of(15, *host, *wiped << 32 | *member),
             Self::Peace => of(12, 0, 0),
             Self::Look => of(13, 0, 0),
@@ -246,6 +251,7 @@ impl OnWorker {
             Self::Steps(task) => 4 | task.number << 8,
             Self::Looks(task) => 5 | task.number << 8,
             Self::Checks(task) => 7 | task.number << 8,
+            Self::Notes => 8,
             Self::Acts(task, action, fate) => {
                 6 | task.number << 8 | (action.verb() as u64) << 24 | (*fate as u64) << 29
             }
@@ -270,8 +276,11 @@ impl ToWorker {
     fn mark(&self) -> u64 {
         match self {
             Self::Welcome => 0,
-            Self::Assignment(version, _) => 1 | (version.index & 0xfff) << 4,
-            Self::Current => 2,
+            Self::Told(word) => match &**word {
+                Told::Full(assignment) => 1 | (assignment.version.index & 0xfff) << 4,
+                Told::Diff(diff) => 9 | (diff.version.index & 0xfff) << 4,
+                Told::Current => 2,
+            },
             Self::Stored(number) => 3 | (*number & 0xfff) << 4,
             Self::Elsewhere => 4,
             Self::Closed => 5,

@@ -56,10 +56,14 @@ pub enum Fault {
     HandsOver,
     /// A manager's process stands still for a while, and goes on as if nothing had been.
     Stalls,
+    /// All managers stand still for longer than some tasks stay without any.
+    AllStall,
+    /// A worker's machine reaches nobody, for a moment or for longer than some tasks stay without a manager.
+    IsAway,
 }
 
 /// All of them that are planned often; [`Fault::Heals`] follows each partition by itself.
-const KINDS: [Fault; 20] = [
+const KINDS: [Fault; 21] = [
     Fault::ManagerDies,
     Fault::LeaderDies,
     Fault::DiskFails,
@@ -80,6 +84,7 @@ const KINDS: [Fault; 20] = [
     Fault::BackupIsTaken,
     Fault::HandsOver,
     Fault::Stalls,
+    Fault::IsAway,
 ];
 
 /// How bad the small troubles are in one history, each once in so many times.
@@ -118,7 +123,7 @@ impl World {
             }
         }
         // Cluster's lives are long, so that what is wrong in one shows.
-        for kind in [Fault::MostAreLost, Fault::AllAreLost] {
+        for kind in [Fault::MostAreLost, Fault::AllAreLost, Fault::AllStall] {
             if self.chance.one_in(4) {
                 let at = self.chance.between(chaos / 4, chaos - 1);
                 self.after(at, Event::Fault(kind));
@@ -182,7 +187,18 @@ impl World {
             Fault::MostAreLost => self.most_are_lost(host),
             Fault::AllAreLost => self.all_are_lost(host),
             Fault::HandsOver => self.leader_hands_over(),
-            Fault::Stalls => std::mem::replace(&mut self.managers[host].stalled_until, until) < until,
+            Fault::Stalls => {
+                let stalled = &mut self.managers[host].stalled_until;
+                std::mem::replace(stalled, until.max(*stalled)) < until
+            }
+            Fault::AllStall => {
+                let until = self.now + self.chance.between(2_000, 30_000);
+                for manager in &mut self.managers {
+                    manager.stalled_until = manager.stalled_until.max(until);
+                }
+                true
+            }
+            Fault::IsAway => self.goes_away(worker),
         };
         self.faults += u64::from(happened);
     }
@@ -228,6 +244,23 @@ impl World {
         }
     }
 
+    /// Lasts on when all other faults are over.
+    fn goes_away(&mut self, worker: usize) -> bool {
+        let longest = if self.chance.one_in(2) { 70_000 } else { 15_000 };
+        let lasts = self.chance.between(2_000, longest);
+        let until = self.workers[worker].away_until.max(self.now + lasts);
+        self.workers[worker].away_until = until;
+        self.ways.set_away(End::Worker(worker), true);
+        self.after(until - self.now, Event::Returns { worker });
+        true
+    }
+
+    pub(crate) fn returns(&mut self, worker: usize) {
+        if self.workers[worker].away_until <= self.now {
+            self.ways.set_away(End::Worker(worker), false);
+        }
+    }
+
     fn clock_jumps(&mut self, host: usize, worker: usize) -> bool {
         let far = self.chance.pick(&[2_000, 30_000, 3_600_000]).unwrap_or(0);
         let jump = if self.chance.one_in(2) { -far } else { far };
@@ -244,7 +277,8 @@ impl World {
         self.faulty = false;
         self.ways.heal();
         for manager in &mut self.managers {
-            (manager.full_until, manager.slow_until, manager.stalled_until) = (0, 0, 0);
+            // One that stands still goes on when its time has come: its streams keep their order.
+            (manager.full_until, manager.slow_until) = (0, 0);
             manager.disk.crash_at(0, CrashPoint::Before);
         }
     }

@@ -5,6 +5,7 @@
 
 mod acknowledged;
 mod addresses;
+mod alone;
 mod at_home;
 mod contents;
 mod kept;
@@ -12,6 +13,7 @@ mod leaders;
 mod left_alone;
 mod membership;
 mod monotone;
+mod obeys;
 mod one_image;
 mod planning;
 mod prefixes;
@@ -28,12 +30,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use warren_consensus::{ConfState, MemberChange};
 use warren_core::{Change, Outcome, Plan, State};
 use warren_task::Action;
-use warren_types::{NodeId, ServiceId, TaskId, Timestamp};
+use warren_types::{AssignmentVersion, Desired, NodeId, ServiceId, TaskId, Timestamp};
 
 use crate::manager::Key;
 use crate::worker::Worker;
 use crate::world::World;
 
+/// The cluster's time jumped if it went on by so many milliseconds more than passed.
+const JUMP: u64 = 1_000;
 /// Every so many entries the whole state is checked, not only what changed.
 const WHOLE_EVERY: u64 = 32;
 
@@ -76,6 +80,23 @@ pub struct Oracle {
     images: one_image::Images,
     /// Every version that secrets have had.
     versions: contents::Versions,
+    /// When each worker last heard a manager.
+    heard: BTreeMap<usize, u64>,
+    /// Since when tasks are told to leave their nodes.
+    told_to_go: BTreeMap<TaskId, u64>,
+    /// When tasks were lost that are lost...
+    lost: BTreeMap<TaskId, u64>,
+    /// ...and of those that were given up since.
+    given_up_tasks: BTreeMap<TaskId, u64>,
+    /// When the cluster's time last went on by more than passed, and when it was seen.
+    jumped: u64,
+    clock: (Timestamp, u64),
+    /// How many tasks their nodes stopped, as they had been without a manager for so long.
+    pub left_off: u64,
+    /// How many tasks got another one in their place when their node was lost.
+    pub given_up: u64,
+    /// How many tasks of lost nodes ran beside those in their place.
+    pub beside: u64,
     /// How many times an unhealthy task got a replacement.
     pub replaced: u64,
     /// How many revisions were made because a secret has a new version.
@@ -138,6 +159,24 @@ impl Oracle {
         }
     }
 
+    /// The cluster's time stands there now.
+    fn sees_time(&mut self, clock: Timestamp, now: u64) {
+        let (before, seen) = std::mem::replace(&mut self.clock, (clock, now));
+        if clock.0 > before.0 + (now - seen) + JUMP {
+            self.jumped = now;
+        }
+    }
+
+    /// A worker hears a manager that has welcomed it.
+    pub fn heard(&mut self, worker: usize, now: u64) {
+        self.heard.insert(worker, now);
+    }
+
+    /// For how long a worker has heard no manager; `None` if it never did.
+    fn silent_for(&self, worker: usize, now: u64) -> Option<u64> {
+        self.heard.get(&worker).map(|heard| now - heard)
+    }
+
     /// Counts the containers that run and are wanted by the state with which the cluster goes on.
     fn count_kept(&mut self, workers: &[Worker], state: &State) {
         for worker in workers {
@@ -170,6 +209,10 @@ impl Oracle {
             settled: self.settled,
             nodes_removed: self.nodes_removed,
             kept: self.kept,
+            heard: std::mem::take(&mut self.heard),
+            left_off: self.left_off,
+            given_up: self.given_up,
+            beside: self.beside,
             lived,
             parent,
             ..Self::default()
@@ -218,6 +261,30 @@ impl World {
     pub(crate) fn oracle_acts(&mut self, worker: usize, task: TaskId, action: &Action) {
         let held = kept::holds(&self.oracle, &self.workers[worker], task, action);
         self.demand(held);
+        if *action == Action::Start {
+            let held = alone::started(&self.oracle, &self.workers, task);
+            self.oracle.beside += held.as_ref().copied().unwrap_or_default();
+            self.demand(held.map(drop));
+        }
+    }
+
+    /// An agent decides what to do to a task.
+    pub(crate) fn oracle_decides(&mut self, worker: usize, task: TaskId, action: &Action) {
+        let held = alone::decides(&self.oracle, worker, &self.workers[worker], task, action, self.now);
+        self.oracle.left_off += u64::from(held == Ok(true));
+        self.demand(held.map(drop));
+    }
+
+    /// An agent has been there for a while.
+    pub(crate) fn oracle_looks_at(&mut self, worker: usize) {
+        let held = alone::looks(&self.oracle, worker, &self.workers[worker], self.now);
+        self.demand(held);
+    }
+
+    /// A worker takes over what it is told.
+    pub(crate) fn oracle_obeys(&mut self, worker: usize, had: AssignmentVersion, has: AssignmentVersion) {
+        let held = obeys::holds(self.workers[worker].id, had, has);
+        self.demand(held);
     }
 
     /// A manager's state is that of a snapshot.
@@ -240,6 +307,7 @@ impl World {
             Ok(true) => {}
         }
         self.trace(index ^ found.digest);
+        self.oracle.sees_time(state.clock(), self.now);
         let before = std::mem::replace(&mut self.oracle.newest, state);
         if let Some(outcome) = outcome {
             let command = place.and_then(|place| self.commands.get(usize::try_from(place).ok()?));
@@ -286,7 +354,7 @@ impl World {
     }
 
     fn check_task(&mut self, before: &State, id: TaskId) -> Result<(), String> {
-        let Self { oracle, workers, .. } = self;
+        let Self { oracle, workers, now, .. } = self;
         let old = before.task(&id);
         let Some(new) = oracle.newest.task(&id) else {
             return monotone::forgotten(old.map(AsRef::as_ref), id);
@@ -294,6 +362,17 @@ impl World {
         match old {
             Some(old) => monotone::task(old, new)?,
             None => monotone::created(&mut oracle.numbers, id)?,
+        }
+        if new.desired == Desired::Remove && old.is_some_and(|old| old.desired < Desired::Remove) {
+            oracle.told_to_go.insert(id, *now);
+            if let Some(lost) = oracle.lost.get(&id).filter(|_| new.lost_since().is_some()) {
+                oracle.given_up += 1;
+                oracle.given_up_tasks.insert(id, *lost);
+            }
+        }
+        match new.lost_since() {
+            Some(_) => drop(oracle.lost.entry(id).or_insert(*now)),
+            None => drop((oracle.lost.remove(&id), oracle.given_up_tasks.remove(&id))),
         }
         slots::holds(&oracle.newest, new)?;
         oracle.versions.known(new)?;

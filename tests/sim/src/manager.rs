@@ -36,7 +36,7 @@ pub use joining::Word;
 use planner::Planning;
 pub use planner::{Key, ask};
 use reach::Told;
-pub use recovery::Backup;
+pub use recovery::{Backup, Ghost};
 use sessions::Sessions;
 pub use writes::Who;
 use writes::Writing;

@@ -27,12 +27,15 @@ impl End {
 #[derive(Debug, Default)]
 pub struct Ways {
     cut: [u32; 32],
+    /// Machines that reach nobody and that nobody reaches, whatever heals.
+    away: u32,
 }
 
 impl Ways {
     /// Whether what `from` says reaches `to`.
     pub fn is_open(&self, from: End, to: End) -> bool {
-        self.cut[from.bit()] & 1 << to.bit() == 0
+        let either = 1 << from.bit() | 1 << to.bit();
+        self.cut[from.bit()] & 1 << to.bit() == 0 && self.away & either == 0
     }
 
     /// Nothing that `from` says reaches `to` any more.
@@ -40,9 +43,15 @@ impl Ways {
         self.cut[from.bit()] |= 1 << to.bit();
     }
 
-    /// Everything reaches everyone.
+    /// Everything reaches everyone that is not away.
     pub fn heal(&mut self) {
-        *self = Self::default();
+        self.cut = Default::default();
+    }
+
+    /// A machine reaches nobody, or is back.
+    pub fn set_away(&mut self, end: End, away: bool) {
+        let others = self.away & !(1 << end.bit());
+        self.away = others | u32::from(away) << end.bit();
     }
 }
 

@@ -10,12 +10,13 @@ mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use warren_core::Command;
-use warren_task::{Action, Found};
+use warren_task::{Action, Contact, Found, Outbox, Wishes};
 use warren_types::{
     AssignmentVersion, Bytes, Id, ImageDigest, ImageReference, ManagerAddress, MilliCpu, NodeCondition,
-    NodeDescription, NodeId, NodeName, NodeRole, Resources, TaskAssignment, TaskId, TaskReport, Timestamp,
+    NodeDescription, NodeId, NodeName, NodeRole, Resources, TaskAssignment, TaskId, Timestamp,
 };
 
 use crate::event::{Event, OnWorker};
@@ -43,6 +44,8 @@ pub struct Worker {
     cache: Option<Wishes>,
     /// Where managers are reached, as it was told last; kept apart from the cache, since without it the node is lost.
     pub managers: Vec<ManagerAddress>,
+    /// The agent's file with the moment at which a manager was last heard, of this boot of the machine.
+    noted: Option<u64>,
     /// It was removed from the cluster, and is to join again.
     was_removed: bool,
     boots: u64,
@@ -50,38 +53,29 @@ pub struct Worker {
     pub clock_off: i64,
     /// What is wrong with it.
     conditions: BTreeSet<NodeCondition>,
+    /// It reaches nobody before this.
+    pub away_until: u64,
     pub agent: Option<Agent>,
-}
-
-/// What managers want of the node, as far as it is known.
-#[derive(Debug, Clone, Default)]
-struct Wishes {
-    version: AssignmentVersion,
-    tasks: BTreeMap<TaskId, Arc<TaskAssignment>>,
-    /// A manager said so to this life of the agent: only now may it remove what nobody wants.
-    confirmed: bool,
 }
 
 /// One life of the agent.
 pub struct Agent {
     pub boot: u64,
+    pub since: u64,
     actors: BTreeMap<TaskId, Actor>,
     wishes: Wishes,
+    pub contact: Contact<Duration>,
+    /// A manager did not know the node, and none has welcomed it since.
+    outcast: bool,
     /// The connection in use, and how many words came over it.
     pub connection: Option<u64>,
     heard: u64,
     welcomed: bool,
-    reports: Reports,
-}
-
-/// The newest word on each task, until a manager has stored it.
-#[derive(Debug, Default)]
-struct Reports {
-    newest: BTreeMap<TaskId, TaskReport>,
-    unsent: BTreeSet<TaskId>,
-    frames: u64,
-    /// The frame that is under way, since when, and its reports.
-    in_flight: Option<(u64, u64, Vec<TaskReport>)>,
+    /// The manager has said what it wants.
+    told: bool,
+    /// When.
+    pub welcomed_at: u64,
+    outbox: Outbox<Duration>,
 }
 
 struct Actor {
@@ -95,6 +89,18 @@ struct Actor {
     is_checked: bool,
 }
 
+impl Agent {
+    /// What it knows of a task.
+    pub fn found(&self, task: &TaskId) -> Option<&Found> {
+        self.actors.get(task).map(|actor| &actor.found)
+    }
+
+    /// A manager has its session.
+    pub fn is_welcomed(&self) -> bool {
+        self.welcomed
+    }
+}
+
 impl Actor {
     fn new(wanted: Option<Arc<TaskAssignment>>, now: warren_types::Timestamp) -> Self {
         Self { wanted, found: Found::new(now), dismissed: false, doing: None, is_checked: false }
@@ -105,8 +111,21 @@ impl Worker {
     pub fn new(number: usize) -> Self {
         let id = NodeId(Id(100 + number as u128));
         let (machine, conditions, managers) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
-        let (cache, boots, clock_off, was_removed, agent) = (None, 0, 0, false, None);
-        Self { id, machine, cache, managers, was_removed, boots, clock_off, conditions, agent }
+        let (cache, noted, boots, clock_off, was_removed, agent) = (None, None, 0, 0, false, None);
+        let away_until = 0;
+        Self {
+            id,
+            machine,
+            cache,
+            managers,
+            noted,
+            was_removed,
+            boots,
+            clock_off,
+            conditions,
+            away_until,
+            agent,
+        }
     }
 
     /// How it becomes a node.
@@ -128,6 +147,16 @@ impl Worker {
     /// What the agent was told by a manager, this life of it or an earlier one.
     pub fn told(&self) -> Option<AssignmentVersion> {
         self.agent.as_ref().map(|agent| agent.wishes.version)
+    }
+
+    /// For how long no manager was heard, as far as is noted.
+    pub fn silent_for(&self, now: u64) -> Option<u64> {
+        self.noted.map(|noted| now - noted)
+    }
+
+    /// What it remembers, should its agent be killed now.
+    fn remembers(&self) -> AssignmentVersion {
+        self.cache.as_ref().map(|wishes| wishes.version).unwrap_or_default()
     }
 
     pub fn name(&self) -> NodeName {
@@ -158,7 +187,7 @@ impl Worker {
             kernel: "6.1".into(),
             runtime: "simulated".into(),
             version: "0.1.0".into(),
-            address: format!("10.0.0.{}:8080", self.id.0.0),
+            address: format!("10.0.0.{}:8080", { self.id.0.0 }),
         }
     }
 }
@@ -169,7 +198,7 @@ impl World {
     }
 
     pub(crate) fn agent_starts(&mut self, number: usize) {
-        let now = self.wall(self.workers[number].clock_off);
+        let (now, elapsed, since) = (self.wall(self.workers[number].clock_off), self.elapsed(), self.now);
         let cache_is_lost = self.faulty && self.chance.one_in(4);
         let worker = &mut self.workers[number];
         if worker.agent.is_some() {
@@ -177,7 +206,8 @@ impl World {
         }
         worker.boots += 1;
         let boot = worker.boots;
-        let mut wishes = worker.cache.clone().filter(|_| !cache_is_lost).unwrap_or_default();
+        worker.cache.take_if(|_| cache_is_lost);
+        let mut wishes = worker.cache.clone().unwrap_or_default();
         wishes.confirmed = false;
         let mut actors: BTreeMap<TaskId, Actor> = BTreeMap::new();
         // What has no record is not found: nothing of it is there but what `step` makes or removes again.
@@ -189,15 +219,22 @@ impl World {
             actor.wanted = Some(wanted.clone());
         }
         let tasks: Vec<TaskId> = actors.keys().copied().collect();
+        let silent = worker.noted.map(|noted| Duration::from_millis(since - noted));
         worker.agent = Some(Agent {
             boot,
+            since,
             actors,
             wishes,
+            contact: Contact::resume(elapsed, silent),
+            outcast: false,
             connection: None,
             heard: 0,
             welcomed: false,
-            reports: Reports::default(),
+            told: false,
+            welcomed_at: 0,
+            outbox: Outbox::default(),
         });
+        self.at_worker(number, 1, OnWorker::Notes);
         for task in tasks {
             self.soon_at_worker(number, OnWorker::Steps(task));
         }
@@ -227,6 +264,7 @@ impl World {
     pub(crate) fn machine_reboots(&mut self, number: usize) {
         self.agent_dies(number);
         let worker = &mut self.workers[number];
+        worker.noted = None;
         worker.machine.values_mut().for_each(Remains::lose_power);
         worker.machine.retain(|_, remains| !remains.is_nothing());
     }
@@ -236,7 +274,7 @@ impl World {
         self.agent_dies(number);
         let worker = &mut self.workers[number];
         worker.machine.clear();
-        (worker.cache, worker.was_removed) = (None, true);
+        (worker.cache, worker.noted, worker.was_removed) = (None, None, true);
     }
 
     pub(crate) fn at_worker(&mut self, worker: usize, delay: u64, what: OnWorker) {
@@ -259,6 +297,7 @@ impl World {
             OnWorker::Heartbeat { connection } => self.heartbeat(worker, connection),
             OnWorker::Syncs { connection } => self.syncs(worker, connection),
             OnWorker::Listens { connection, heard } => self.listens(worker, connection, heard),
+            OnWorker::Notes => self.notes(worker),
             OnWorker::Steps(task) => self.steps(worker, task),
             OnWorker::Looks(task) => self.looks(worker, task),
             OnWorker::Checks(task) => self.checks(worker, task),

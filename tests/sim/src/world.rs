@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::event::{Event, OnClient};
 use crate::faults::Climate;
 use crate::invariants::{self, Oracle, Violation};
-use crate::manager::{Backup, Manager};
+use crate::manager::{Backup, Ghost, Manager};
 use crate::network::{Connections, Ways};
 use crate::trace::Trace;
 use crate::worker::Worker;
@@ -45,6 +45,12 @@ pub enum Defect {
     EvenVoters,
     /// A cluster that begins its next life does not count it.
     KeepsItsIncarnation,
+    /// A worker forgets what it has seen whenever it is told something.
+    ObeysAnybody,
+    /// A worker never notices that it has no manager.
+    NeverAlone,
+    /// A worker takes the time without a manager for twice as long as it is.
+    SoonAlone,
 }
 
 /// What a history was.
@@ -88,6 +94,20 @@ pub struct History {
     pub nodes_removed: u64,
     /// How many containers ran on through the end of a cluster's life.
     pub kept: u64,
+    /// How many sessions of workers were opened.
+    pub sessions: u64,
+    /// How many writes a follower sent to the leader.
+    pub forwarded: u64,
+    /// How many differences of assignments workers took over.
+    pub differences: u64,
+    /// How often a worker found a manager of a life that was given up, and how often it obeyed.
+    pub ghosts: [u64; 2],
+    /// How many tasks their nodes stopped, as they had been without a manager for so long.
+    pub left_off: u64,
+    /// How many tasks got another one in their place when their node was lost.
+    pub given_up: u64,
+    /// How many tasks of lost nodes ran beside those in their place, until a manager was heard again.
+    pub beside: u64,
     /// Virtual milliseconds until everything was at rest.
     pub lasted: u64,
 }
@@ -120,12 +140,23 @@ pub struct World {
     pub(crate) reads_answered: u64,
     /// When the members were last to change.
     pub(crate) change_begun: u64,
+    /// When somebody last asked for that.
+    pub(crate) members_asked: u64,
     pub(crate) promoted: u64,
     pub(crate) removed_managers: u64,
     pub(crate) moves: u64,
     pub(crate) backup: Option<Backup>,
+    pub(crate) ghost: Option<Ghost>,
+    /// How often a worker found one, and obeyed it.
+    pub(crate) ghosts_dialled: u64,
+    pub(crate) ghosts_obeyed: u64,
     pub(crate) forced: u64,
     pub(crate) restored: u64,
+    pub(crate) sessions_opened: u64,
+    /// Writes that a manager sent to the leader.
+    pub(crate) forwarded: u64,
+    /// Differences of assignments that workers took over.
+    pub(crate) differences: u64,
     pub(crate) defect: Option<Defect>,
     pub(crate) oracle: Oracle,
     broken: Option<String>,
@@ -161,12 +192,19 @@ impl World {
             installed_snapshots: 0,
             reads_answered: 0,
             change_begun: 0,
+            members_asked: 0,
             promoted: 0,
             removed_managers: 0,
             moves: 0,
             backup: None,
+            ghost: None,
+            ghosts_dialled: 0,
+            ghosts_obeyed: 0,
             forced: 0,
             restored: 0,
+            sessions_opened: 0,
+            forwarded: 0,
+            differences: 0,
             defect,
             oracle: Oracle::new(ConfState::of_voters([1])),
             broken: None,
@@ -274,6 +312,13 @@ impl World {
             restored: self.restored,
             nodes_removed: self.oracle.nodes_removed,
             kept: self.oracle.kept,
+            sessions: self.sessions_opened,
+            forwarded: self.forwarded,
+            differences: self.differences,
+            ghosts: [self.ghosts_dialled, self.ghosts_obeyed],
+            left_off: self.oracle.left_off,
+            given_up: self.oracle.given_up,
+            beside: self.oracle.beside,
             lasted: self.now - EPOCH,
         })
     }
@@ -305,6 +350,7 @@ impl World {
                     self.faults += u64::from(self.process_exits(worker, task));
                 }
             }
+            Event::Returns { worker } => self.returns(worker),
             Event::Fault(fault) => self.fault(fault),
             Event::Peace => {
                 self.peace();

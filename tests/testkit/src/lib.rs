@@ -15,6 +15,7 @@ pub mod demo;
 pub mod image;
 pub mod leaks;
 pub mod leftovers;
+pub mod load;
 pub mod netns;
 pub mod node;
 pub mod ports;

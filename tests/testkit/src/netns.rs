@@ -185,6 +185,15 @@ impl Host {
     pub fn connect(&self) {
         tool::run("ip", ["-n", &self.switch, "link", "set", &self.port, "up"]);
     }
+
+    /// Whether this host is kept from all others that are kept apart; everybody else goes on to reach all of them.
+    /// Harmless twice.
+    #[track_caller]
+    pub fn keep_apart(&self, apart: bool) {
+        let isolated = if apart { "on" } else { "off" };
+        let port = ["link", "set", "dev", &self.port, "type", "bridge_slave", "isolated", isolated];
+        tool::run("ip", ["-n", &self.switch].iter().chain(&port));
+    }
 }
 
 #[cfg(test)]
@@ -253,5 +262,14 @@ mod tests {
             one.connect();
         }
         eventually(SOON, "an answer after the cut", || answers(two.command("curl")));
+        for _ in 0..2 {
+            [&one, &two].into_iter().for_each(|host| host.keep_apart(true));
+        }
+        assert!(fetch(two.command("curl"), &url).is_err());
+        answers(lab.command("curl")).unwrap();
+        for _ in 0..2 {
+            one.keep_apart(false);
+        }
+        eventually(SOON, "an answer to one that is apart alone", || answers(two.command("curl")));
     }
 }

@@ -164,18 +164,27 @@ impl Node {
         self.warren().ok(&words).trim().to_owned()
     }
 
-    /// What a new disk leaves of a manager: nothing. Ends it by SIGKILL with all that it runs and removes all that it
+    /// What a new disk leaves of a manager: nothing. Ends it as [`Node::lose_power`] does and removes all that it
     /// stored; then it joins the cluster of `manager` again, and is waited for until it takes work.
     #[track_caller]
     pub fn lose_disk_and_join(&mut self, manager: &Node) {
+        self.lose_power();
+        let data = self.data_dir();
+        std::fs::remove_dir_all(&data).unwrap_or_else(|error| panic!("{}: {error}", data.display()));
+        self.join_as_manager(manager);
+    }
+
+    /// What a power cut leaves of its machine: what is on the disk. Ends the node by SIGKILL, and right behind it all
+    /// that it runs; `--run-dir` is gone. Its connections are closed by the kernel: for a machine that is not heard any
+    /// more its host is disconnected as well.
+    #[track_caller]
+    pub fn lose_power(&mut self) {
         self.process.kill();
         let problems = leftovers::remove(self.scratch.path());
         assert!(problems.is_empty(), "{problems:?}");
-        for directory in [self.data_dir(), self.run_dir()] {
-            std::fs::remove_dir_all(&directory)
-                .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
-        }
-        self.join_as_manager(manager);
+        let directory = self.run_dir();
+        std::fs::remove_dir_all(&directory)
+            .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     }
 
     /// Lets an ended node join the cluster of `manager` as a manager, with a token of its own, and waits until it takes
@@ -422,7 +431,9 @@ fn wait_ready(warren: &Warren, process: &mut Process, name: Option<&str>) -> Str
             return Err(ran.to_string());
         }
         let said: serde_json::Value = serde_json::from_str(&ran.stdout).map_err(|error| error.to_string())?;
-        let is_ours = |node: &&serde_json::Value| node["name"].as_str() == name && node["status"] == "READY";
+        // One that is gone is READY until it was silent for too long, but tells nothing of what it uses.
+        let is_heard = |node: &serde_json::Value| node["status"] == "READY" && !node["usage"].is_null();
+        let is_ours = |node: &&serde_json::Value| node["name"].as_str() == name && is_heard(node);
         let ours = match name {
             Some(_) => said.as_array().and_then(|nodes| nodes.iter().find(is_ours)),
             None => Some(&said),

@@ -23,6 +23,9 @@ pub struct Found {
     pub container: Container,
     /// The image that the container is made from.
     pub image: Image,
+    /// What the container is made from, by its record: all that the agent after the one that made it knows of its
+    /// image.
+    pub made_from: Option<ImageDigest>,
     /// The task's network.
     pub network: Presence,
     /// The task's directory.
@@ -181,6 +184,7 @@ impl Found {
             sight: Sight::Never,
             container: Container::Absent,
             image: Image::Unknown,
+            made_from: None,
             network: Presence::Unknown,
             files: Presence::Unknown,
             volumes: Presence::Unknown,
@@ -216,6 +220,11 @@ impl Found {
             (seen, _, _) => seen,
         };
         self.is_now(container);
+    }
+
+    /// What the record of the container that was looked at says of its image.
+    pub fn is_made_from(&mut self, digest: Option<ImageDigest>) {
+        self.made_from = digest;
     }
 
     /// What was found of a process means nothing for the next one.

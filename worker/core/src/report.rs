@@ -42,10 +42,13 @@ fn next_attempt(found: &Found) -> Option<Timestamp> {
 
 /// What the image is here, as long as managers have not settled what it is for the whole revision.
 fn unsettled_image(wanted: &TaskAssignment, found: &Found) -> Option<ImageDigest> {
-    match &found.image {
-        Image::Present(digest) if wanted.digest.is_none() && found.ledger.verdict().is_none() => {
-            Some(digest.clone())
-        }
+    if wanted.digest.is_some() || found.ledger.verdict().is_some() {
+        return None;
+    }
+    match (&found.image, found.container) {
+        (Image::Present(digest), _) => Some(digest.clone()),
+        // Managers that begin anew from a backup may not know any more what they had settled.
+        (_, container) if container != Container::Absent => found.made_from.clone(),
         _ => None,
     }
 }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use warren_image::{InvalidReference, Reference};
 use warren_runtime::{Error as RuntimeError, Runtime};
+use warren_task::Wishes;
 use warren_types::spec::{MountSource, is_plain_relative};
 use warren_types::template::{ExpandError, ParseTemplateError, Template, TemplateValues, is_template};
 use warren_types::{Bytes, TaskAssignment, VolumeAssignment, VolumeName};
 use warren_volume::{Driver, Opened, Pin, Pins, Source, Unreadable};
 
 use crate::handlers::images;
-use crate::wishes::Wishes;
 
 /// How many of those who use a volume are named.
 const NAMED: usize = 5;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use warren_control::Loops;
+use warren_task::Wishes;
 use warren_telemetry::{
     Collector, Counter, DescriptorEncoder, Histogram, Kind, Labels, Registry, seconds, write_series,
     write_value,
@@ -17,7 +18,6 @@ use warren_types::{TaskAssignment, TaskId, TaskReport, TaskState};
 
 use crate::node::stats::{Sample, Stats};
 use crate::node::usage::Meter;
-use crate::wishes::Wishes;
 use tally::Tally;
 
 /// The loop that sends heartbeats.

@@ -8,9 +8,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use warren_proto::v1;
 use warren_runtime::{ContainerId, Runtime, Usage};
+use warren_task::Wishes;
 use warren_types::{MilliCpu, TaskId};
-
-use crate::wishes::Wishes;
 
 /// What was found at one look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

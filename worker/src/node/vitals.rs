@@ -85,11 +85,11 @@ mod tests {
     use tokio::time::Instant;
     use warren_runtime::fake::Fake;
     use warren_runtime::{ContainerId, Usage};
+    use warren_task::Wishes;
     use warren_types::Timestamp;
 
     use super::*;
     use crate::samples::{task, task_id};
-    use crate::wishes::Wishes;
 
     fn check(output: &str) -> CheckResult {
         let (at, took) = (Timestamp(7), Duration::from_millis(3));

@@ -8,12 +8,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use warren_process::{Exit, Failure, Machine, Signals, chain};
 use warren_security::{LiveCertificate, MembershipStore, Roots};
+use warren_task::Wishes;
 
 use super::{Flags, MAX_ARCHIVE, Shown, Told, WHAT, failed};
 use crate::doors::{Doors, Place};
 use crate::node::NodeOverrides;
 use crate::session::{Outcast, Removal, removal_file};
-use crate::wishes::Wishes;
 use crate::worker::{Config, Worker};
 
 /// From nothing to a session takes well under a second; a containerd that starts with it some more.

@@ -2,9 +2,9 @@
 //!
 //! Counted from the last word of a manager, by a clock that nobody sets. While there is a task that minds, that moment
 //! is also kept in a file, by a clock that runs on through restarts of the agent. An agent that starts counts from
-//! what the file says, so the time for which no agent ran counts as well; it only waits [`START_GRACE`] for a first
-//! session before it says so. Without a file of this boot nobody knows for how long, and it is taken for endless: a
-//! process that runs is stopped then, and one that does not is started when a manager wants it.
+//! what the file says, so the time for which no agent ran counts as well; it only waits a moment for a first
+//! session before it says so (`warren_task::Contact`). Without a file of this boot nobody knows for how long, and it
+//! is taken for endless: a process that runs is stopped then, and one that does not is started when a manager wants it.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +14,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use warren_control::Loops;
 use warren_security::files::{FileError, ensure_private_dir, write_private};
+use warren_task::Wishes;
 
-use crate::wishes::Wishes;
-
-/// What an agent that just started gets to find a manager. Managers give such tasks more than this beyond their time.
-const START_GRACE: Duration = Duration::from_secs(3);
 /// How often the file is brought up to date.
 const NOTE_EVERY: Duration = Duration::from_secs(2);
 /// How the file's content begins.
@@ -29,24 +26,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const UPTIME: &str = "/proc/uptime";
 
 /// How this node stands with managers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Standing {
-    /// One has welcomed it, or it is too early to say that none does.
-    #[default]
-    Attended,
-    /// None since then, and for so long before.
-    Alone { since: Instant, before: Duration },
-}
-
-impl Standing {
-    /// For how long there has been no manager by `now`; `None` while there is one.
-    pub fn alone_for(self, now: Instant) -> Option<Duration> {
-        match self {
-            Self::Attended => None,
-            Self::Alone { since, before } => Some(now.duration_since(since).saturating_add(before)),
-        }
-    }
-}
+pub(crate) type Standing = warren_task::Standing<Instant>;
 
 /// Keeps the standing.
 #[derive(Debug)]
@@ -58,12 +38,7 @@ pub(crate) struct Contact {
 
 #[derive(Debug)]
 struct State {
-    /// When a manager last said a word, or the agent started.
-    heard: Instant,
-    /// For how long there had been none then.
-    before: Duration,
-    /// No manager has welcomed this agent yet, and nobody was told.
-    starting: bool,
+    contact: warren_task::Contact<Instant>,
     /// What the file says.
     noted: Option<Instant>,
 }
@@ -73,8 +48,8 @@ impl Contact {
     pub fn resume(run_dir: &Path) -> Self {
         let file = run_dir.join("contact");
         let kept = std::fs::read_to_string(&file).ok().zip(boot_clock());
-        let before = kept.and_then(|(text, now)| silence(&text, &now)).unwrap_or(Duration::MAX);
-        let state = State { heard: Instant::now(), before, starting: true, noted: None };
+        let before = kept.and_then(|(text, now)| silence(&text, &now));
+        let state = State { contact: warren_task::Contact::resume(Instant::now(), before), noted: None };
         Self { standing: watch::Sender::default(), file, state: Mutex::new(state) }
     }
 
@@ -101,43 +76,35 @@ impl Contact {
 
     /// A manager that has welcomed the node says something.
     pub fn heard(&self) {
-        let mut state = self.state();
-        (state.heard, state.before, state.starting) = (Instant::now(), Duration::ZERO, false);
-        drop(state);
-        self.stand(Standing::Attended);
+        self.change(|contact| contact.heard(Instant::now()));
     }
 
     /// For how long no manager has said a word.
     pub fn silent_for(&self) -> Duration {
-        self.state().heard.elapsed()
+        self.state().contact.silent_for(Instant::now())
     }
 
     /// There is no session any more, or none came about.
     pub fn lost(&self) {
-        let state = self.state();
-        if !state.starting {
-            let Standing::Attended = *self.standing.borrow() else { return };
-            self.stand(Standing::Alone { since: state.heard, before: state.before });
-        }
+        self.change(warren_task::Contact::lost);
     }
 
-    fn stand(&self, standing: Standing) {
+    fn change(&self, change: impl FnOnce(&mut warren_task::Contact<Instant>)) {
+        let mut state = self.state();
+        change(&mut state.contact);
+        let standing = state.contact.standing();
+        // Under the lock, so that of two changes the later one is told last.
         self.standing.send_if_modified(|before| std::mem::replace(before, standing) != standing);
     }
 
     /// Called again and again: says when a start is over that found no manager, and keeps the file while a task
     /// `minds`.
     pub fn note(&self, minds: bool) -> Result<(), FileError> {
-        let mut state = self.state();
-        if state.starting && state.heard.elapsed() >= START_GRACE {
-            state.starting = false;
-            self.stand(Standing::Alone { since: state.heard, before: state.before });
-        }
-        let known = state.before == Duration::ZERO;
-        if !minds || !known || state.noted == Some(state.heard) {
+        self.change(|contact| contact.look(Instant::now()));
+        let state = self.state();
+        let Some(last) = state.contact.last_word().filter(|word| minds && state.noted != Some(*word)) else {
             return Ok(());
-        }
-        let last = state.heard;
+        };
         // Every frame asks for the state, and the disk may take its time.
         drop(state);
         let Some(now) = boot_clock() else { return Ok(()) };
@@ -174,6 +141,8 @@ fn silence(text: &str, now: &BootMoment) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use warren_task::START_GRACE;
+
     use super::*;
 
     const SEC: Duration = Duration::from_secs(1);

@@ -55,6 +55,9 @@ struct Link<'a> {
     line: Line,
     heard: watch::Sender<u64>,
     streams: Streams,
+    /// The manager has said what it wants. Before that nothing is reported: what was said in another life of the
+    /// cluster may not be true of what is wanted in this one.
+    told: bool,
 }
 
 impl Ended {
@@ -106,7 +109,7 @@ async fn hold(
     context.manager.send_replace(Some(client.clone()));
     let _pulse = Pulse::start(context, &settings, &line);
     let streams = Streams::new(client, Arc::clone(&context.services));
-    let mut link = Link { context, line, heard, streams };
+    let mut link = Link { context, line, heard, streams, told: false };
     loop {
         tokio::select! {
             () = link.line.leave.cancelled() => {
@@ -118,8 +121,13 @@ async fn hold(
                 context.contact.heard();
                 link.take(frame).await?;
             }
-            batch = context.reporter.next_batch() => {
-                let reports = batch.reports.iter().map(Into::into).collect();
+            batch = context.reporter.next_batch(), if link.told => {
+                let reports = {
+                    // An actor may not have heard yet that its task is wanted again.
+                    let wishes = context.wishes.borrow();
+                    let told = batch.reports.iter().filter(|report| !wishes.contradict(report));
+                    told.map(Into::into).collect()
+                };
                 link.line.send(Frame::Reports(v1::Reports { number: batch.number, reports })).await?;
             }
         }
@@ -171,6 +179,7 @@ impl Link<'_> {
             Some(FromManager::Diff(wire)) => self.take_diff(wire).await,
             Some(FromManager::Current(v1::SyncCurrent { at })) => {
                 compare_clocks(self.context, &self.line, at);
+                self.told = true;
                 self.context.wishes.send_if_modified(|wishes| wishes.confirm());
                 Ok(())
             }
@@ -199,6 +208,7 @@ impl Link<'_> {
             tracing::info!(?version, ?has, "ignored an assignment that is older than what this node has");
             return Ok(());
         }
+        self.told = true;
         Ok(self.line.send(Frame::Ack(v1::Ack { version: Some(version.into()) })).await?)
     }
 
@@ -218,7 +228,7 @@ impl Link<'_> {
         match taken {
             Ok(true) => Ok(self.line.send(Frame::Ack(v1::Ack { version: Some(version) })).await?),
             Ok(false) => Ok(()),
-            Err(crate::wishes::Gap) => {
+            Err(warren_task::Gap) => {
                 let version = self.context.wishes.borrow().version;
                 Ok(self.line.send(Frame::Sync(v1::Sync { version: Some(version.into()) })).await?)
             }

@@ -138,6 +138,7 @@ fn show_loop(status: LoopStatus) -> v1::Loop {
         failures: status.failures,
         // The manager knows whose session this is.
         node: String::new(),
+        manager: String::new(),
     }
 }
 

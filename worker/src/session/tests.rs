@@ -325,6 +325,26 @@ async fn a_cluster_in_a_new_life_hears_what_it_stored_in_its_last_one() {
     assert_eq!(unconfirmed.reports, first.reports);
 }
 
+#[tokio::test(start_paused = true)]
+async fn that_nothing_is_left_of_a_task_is_not_said_while_it_is_wanted() {
+    let (node, mut manager) = Node::start(Wishes::default());
+    let removed = |number| TaskReport { removed: true, ..report(number) };
+    node.context.reporter.tell(removed(1));
+    let mut session = manager.welcomed().await;
+    session.assign(9, vec![task(1)]).await;
+    // An actor that has not heard of that yet ends what it was about in the last life.
+    node.context.reporter.tell(removed(2));
+    node.context.reporter.tell(removed(1));
+    let said = |frame: &FromWorker| match frame {
+        FromWorker::Reports(reports) if !reports.reports.is_empty() => Some(reports.reports.clone()),
+        _ => None,
+    };
+    assert_eq!(session.hear_until(said).await, [(&removed(2)).into()]);
+    node.context.reporter.forget_removal(&task_id(1));
+    node.context.reporter.tell(report(1));
+    assert_eq!(session.hear_until(said).await, [(&report(1)).into()]);
+}
+
 fn refusal(word: &str) -> tonic::Status {
     Problem::new(tonic::Code::FailedPrecondition, word, "the manager's words").into()
 }

@@ -44,6 +44,11 @@ pub(super) struct Orders {
 }
 
 impl Orders {
+    /// Nothing is to be left of the task, which ends with the word that nothing is.
+    fn want_nothing(&self) -> bool {
+        self.wanted.as_ref().is_none_or(|wanted| wanted.desired == Desired::Remove)
+    }
+
     /// The task is stopped when the node has no manager for too long.
     pub fn minds(&self) -> bool {
         self.wanted.as_ref().is_some_and(|wanted| !wanted.spec.on_disconnect.is_keep())
@@ -182,6 +187,9 @@ impl Actor {
         }
         if orders.retries != self.obeyed.retries {
             self.found.forget_delays();
+        }
+        if self.obeyed.want_nothing() && !orders.want_nothing() {
+            self.reporter.forget_removal(&self.task);
         }
         self.obeyed = orders;
     }
@@ -347,10 +355,11 @@ impl Actor {
 
     fn note(&mut self, action: &Action, done: Done) {
         match done {
-            Done::Saw { container, ledger, stop_signal, pid } => {
+            Done::Saw { container, made_from, ledger, stop_signal, pid } => {
                 self.surroundings.stop_signal = stop_signal;
                 self.surroundings.pid = pid;
                 self.found.inspected(container, ledger);
+                self.found.is_made_from(made_from);
                 return;
             }
             Done::Obtained(digest) => {

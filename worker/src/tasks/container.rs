@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use warren_runtime::{ContainerId, Process};
 use warren_task::{Container, Ledger};
-use warren_types::{ClusterId, Exit, TaskAssignment, TaskId, Timestamp};
+use warren_types::{ClusterId, Exit, ImageDigest, TaskAssignment, TaskId, Timestamp};
 
 /// Label with the cluster's id.
 const CLUSTER: &str = "cluster";
@@ -40,6 +40,11 @@ pub(crate) fn listed(found: &warren_runtime::Found, cluster: ClusterId) -> Optio
     });
     let assignment = assignment.ok().filter(|assignment: &TaskAssignment| assignment.id == task);
     Some(Listed { task, assignment, process: found.process.clone(), ledger: ledger(found) })
+}
+
+/// What the container is made from, if its record is bound to that, as all are that an agent makes.
+pub(super) fn made_from(found: &warren_runtime::Found) -> Option<ImageDigest> {
+    found.image.rsplit_once('@').and_then(|(_, digest)| digest.parse().ok())
 }
 
 /// The ledger in the record; a record that was just made has none.

@@ -10,7 +10,7 @@ use warren_logger::Programs;
 use warren_network::files::TaskFiles;
 use warren_network::{Network, TaskKey, TaskNetwork};
 use warren_runtime::{Error as RuntimeError, Mount, Process, Runtime, Signal};
-use warren_task::{Action, Container, Ledger};
+use warren_task::{Action, Container, Ledger, Wishes};
 use warren_types::{ClusterId, ImageDigest, NodeSettings, TaskAssignment, TaskId, Timestamp};
 
 use crate::handlers::contents::courier::Courier;
@@ -26,7 +26,6 @@ use crate::tasks::contents::Contents;
 use crate::tasks::failure::Failure;
 use crate::tasks::ground::{Ground, NOT_YET};
 use crate::tasks::templates;
-use crate::wishes::Wishes;
 
 /// How long the first try to make the node's network is waited for. It takes some 10 ms where nothing is wrong.
 const GROUND_WITHIN: Duration = Duration::from_secs(3);
@@ -94,6 +93,7 @@ pub(crate) enum Done {
     /// The container was looked at.
     Saw {
         container: Container,
+        made_from: Option<ImageDigest>,
         ledger: Option<Ledger>,
         stop_signal: Option<Signal>,
         pid: Option<u32>,
@@ -175,11 +175,13 @@ impl Driver {
         let found = self.runtime.inspect(&container::id(&job.task)).await?;
         let container = container::state(found.as_ref(), job.now).map_err(Failure::transient)?;
         let ledger = found.as_ref().and_then(container::ledger);
+        let made_from = found.as_ref().and_then(container::made_from);
         let pid = found.as_ref().and_then(|found| match found.process {
             Process::Running { pid } => Some(pid),
             _ => None,
         });
-        Ok(Done::Saw { container, ledger, stop_signal: found.map(|found| found.stop_signal), pid })
+        let stop_signal = found.map(|found| found.stop_signal);
+        Ok(Done::Saw { container, made_from, ledger, stop_signal, pid })
     }
 
     fn settings(&self) -> Result<NodeSettings, Failure> {

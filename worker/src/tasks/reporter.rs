@@ -1,54 +1,20 @@
 //! Keeps the newest word on each task until a manager has stored it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use warren_task::supersedes;
+use warren_task::{Batch, CONFIRMED_WITHIN, Outbox};
 use warren_types::{TaskId, TaskReport};
 
 use crate::node::metrics::WorkerMetrics;
 
-/// How many reports go in one message.
-const BATCH: usize = 256;
-/// How many messages may wait for their confirmation.
-const MAX_IN_FLIGHT: usize = 8;
-/// A message that is not confirmed after this is sent again.
-const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
-
-/// Between the actors, which report, and the session, which sends. At most one report per task is kept.
+/// Between the actors, which report, and the session, which sends.
 #[derive(Default)]
 pub(crate) struct Reporter {
-    state: Mutex<State>,
+    outbox: Mutex<Outbox<Instant>>,
     changed: Notify,
     metrics: WorkerMetrics,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// The newest report of each task that the node has.
-    newest: BTreeMap<TaskId, TaskReport>,
-    /// Those that are to be sent.
-    unsent: BTreeSet<TaskId>,
-    in_flight: BTreeMap<u64, Flight>,
-    last_number: u64,
-}
-
-#[derive(Debug)]
-struct Flight {
-    sent_at: Instant,
-    reports: Vec<TaskReport>,
-}
-
-/// One message of reports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Batch {
-    /// Counts up; the confirmation names it.
-    pub number: u64,
-    /// At most one per task.
-    pub reports: Vec<TaskReport>,
 }
 
 impl Reporter {
@@ -57,40 +23,32 @@ impl Reporter {
         Self { metrics, ..Self::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn outbox(&self) -> MutexGuard<'_, Outbox<Instant>> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a report. One that says nothing new, or less than an earlier one, is dropped.
     pub fn tell(&self, report: TaskReport) {
-        let mut state = self.state();
-        if let Some(last) = state.newest.get(&report.task)
-            && (*last == report || !supersedes(&report, last))
-        {
-            return;
+        if self.outbox().tell(report.clone()) {
+            self.metrics.saw(&report, Instant::now());
+            self.changed.notify_one();
         }
-        self.metrics.saw(&report, Instant::now());
-        state.unsent.insert(report.task);
-        state.newest.insert(report.task, report);
-        drop(state);
-        self.changed.notify_one();
     }
 
     /// The task is no longer the node's: nobody wants to hear of it.
     pub fn forget(&self, task: &TaskId) {
-        let mut state = self.state();
-        state.newest.remove(task);
-        state.unsent.remove(task);
-        drop(state);
+        self.outbox().forget(task);
         self.metrics.forget(task);
+    }
+
+    /// The task is wanted again: see [`Outbox::forget_removal`].
+    pub fn forget_removal(&self, task: &TaskId) {
+        self.outbox().forget_removal(task);
     }
 
     /// A new session: everything is said again, since another manager may know less.
     pub fn restart(&self) {
-        let mut state = self.state();
-        state.in_flight.clear();
-        state.unsent = state.newest.keys().copied().collect();
-        drop(state);
+        self.outbox().restart();
         self.changed.notify_one();
     }
 
@@ -99,11 +57,10 @@ impl Reporter {
     pub async fn next_batch(&self) -> Batch {
         loop {
             let wait_until = {
-                let mut state = self.state();
-                state.return_late(Instant::now());
-                match state.take_batch() {
+                let mut outbox = self.outbox();
+                match outbox.next_batch(Instant::now()) {
                     Some(batch) => return batch,
-                    None => state.oldest_flight().map(|sent_at| sent_at + CONFIRMED_WITHIN),
+                    None => outbox.oldest_flight().map(|sent_at| sent_at + CONFIRMED_WITHIN),
                 }
             };
             tokio::select! {
@@ -115,13 +72,13 @@ impl Reporter {
 
     /// The manager stored the message with this number.
     pub fn stored(&self, number: u64) {
-        self.state().in_flight.remove(&number);
+        self.outbox().stored(number);
         self.changed.notify_one();
     }
 
     /// What was last reported of a task.
     pub fn newest(&self, task: &TaskId) -> Option<TaskReport> {
-        self.state().newest.get(task).cloned()
+        self.outbox().newest(task).cloned()
     }
 }
 
@@ -132,44 +89,10 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-impl State {
-    fn take_batch(&mut self) -> Option<Batch> {
-        if self.unsent.is_empty() || self.in_flight.len() >= MAX_IN_FLIGHT {
-            return None;
-        }
-        let ids: Vec<TaskId> = self.unsent.iter().take(BATCH).copied().collect();
-        let mut reports = Vec::with_capacity(ids.len());
-        for id in ids {
-            self.unsent.remove(&id);
-            reports.extend(self.newest.get(&id).cloned());
-        }
-        self.last_number += 1;
-        let flight = Flight { sent_at: Instant::now(), reports: reports.clone() };
-        self.in_flight.insert(self.last_number, flight);
-        Some(Batch { number: self.last_number, reports })
-    }
-
-    fn oldest_flight(&self) -> Option<Instant> {
-        self.in_flight.values().map(|flight| flight.sent_at).min()
-    }
-
-    /// What was not confirmed in time is to be sent again, unless there is a newer word by now.
-    fn return_late(&mut self, now: Instant) {
-        let is_late = |flight: &Flight| now.duration_since(flight.sent_at) >= CONFIRMED_WITHIN;
-        let late: Vec<u64> =
-            self.in_flight.iter().filter(|(_, flight)| is_late(flight)).map(|(number, _)| *number).collect();
-        for number in late {
-            let reports = self.in_flight.remove(&number).map(|flight| flight.reports).unwrap_or_default();
-            let same = |report: &TaskReport| self.newest.get(&report.task) == Some(report);
-            let again: Vec<TaskId> = reports.iter().filter(|r| same(r)).map(|r| r.task).collect();
-            self.unsent.extend(again);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
+    use warren_task::{BATCH, MAX_IN_FLIGHT};
     use warren_types::{Health, TaskState, Timestamp};
 
     use super::*;

@@ -11,6 +11,7 @@ use futures::StreamExt;
 use tokio::sync::watch;
 use warren_control::{Chance, Clock, LoopHandle, Loops, Shutdown};
 use warren_runtime::RuntimeEvent;
+use warren_task::Wishes;
 use warren_types::{Desired, NodeCondition, NodeSettings, TaskAssignment, TaskId};
 
 use crate::node::health::Health;
@@ -22,7 +23,6 @@ use crate::tasks::driver::Driver;
 use crate::tasks::failure::Failure;
 use crate::tasks::ground::Ground;
 use crate::tasks::reporter::Reporter;
-use crate::wishes::Wishes;
 
 /// The loop that asks containerd for everything.
 pub(crate) const RELIST: &str = "worker.relist";
@@ -237,10 +237,12 @@ impl Supervisor {
         handle
     }
 
-    /// An actor that panicked gets a successor at the next re-list.
+    /// An actor that panicked gets a successor at the next re-list. So does one that ended just when its task was
+    /// wanted again, in the cluster's next life: what that one said last would pass for the last word of its successor.
     fn ended(&self, task: &TaskId) {
         self.actors().remove(task);
-        if !self.wishes.borrow().tasks.contains_key(task) {
+        let is_gone = self.reporter.newest(task).is_some_and(|last| last.removed);
+        if is_gone || !self.wishes.borrow().tasks.contains_key(task) {
             self.driver.checking.results.forget(task);
             self.reporter.forget(task);
         }

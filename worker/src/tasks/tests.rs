@@ -22,6 +22,7 @@ use warren_logger::Programs;
 use warren_network::fake::FakeNetwork;
 use warren_runtime::fake::Fake;
 use warren_runtime::{Process, Runtime};
+use warren_task::Wishes;
 use warren_types::{TaskAssignment, TaskReport};
 use warren_volume::Pins;
 use warren_volume::fake::Fake as FakeVolumes;
@@ -40,7 +41,6 @@ use crate::tasks::checks::{Checking, Results};
 use crate::tasks::reporter::Reporter;
 use crate::tasks::supervisor::{Parts, Supervisor};
 use crate::tasks::{Driver, Ground};
-use crate::wishes::Wishes;
 use around::{FakeContents, FakeExec};
 use mortal::{Life, Mortal};
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use warren_health::{InContainers, Limits, Prober};
 use warren_logger::Programs;
+use warren_task::Wishes;
 use warren_types::ClusterId;
 use warren_volume::{Local, Pins};
 
@@ -21,7 +22,6 @@ use crate::node::metrics::WorkerMetrics;
 use crate::tasks::checks::{Checking, Results};
 use crate::tasks::contents::Contents;
 use crate::tasks::{Driver, Ground};
-use crate::wishes::Wishes;
 
 /// Where on this node tasks have what.
 pub(super) struct Places {

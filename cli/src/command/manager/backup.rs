@@ -26,7 +26,7 @@ pub async fn backup(global: &Global, file: &Path, passphrase: &PassphraseArgs) -
     let passphrase = input::passphrase(passphrase.passphrase_file.as_deref(), input::Times::Twice, WHAT)?;
     let client = connect(global, WHAT).await?;
     let unfinished = Unfinished::beside(file);
-    let read = fetch(&client, &passphrase, &unfinished).await?;
+    let read = fetch(&client, &passphrase, &unfinished, file).await?;
     let (bytes, text) = check(passphrase, read, &unfinished).await?;
     unfinished.finish(file).map_err(|error| failed(file, &error))?;
     eprintln!("{text} ({}); keep the passphrase apart from it", about(bytes));
@@ -72,17 +72,23 @@ impl Drop for Unfinished {
 }
 
 /// Writes what the manager sends; durable when this returns. Answers the file's bytes as they are read back.
-async fn fetch(client: &Client, passphrase: &Passphrase, to: &Unfinished) -> Result<Vec<u8>, Failure> {
-    let unwritten = |error: io::Error| failed(&to.path, &error);
-    let mut file = to.create().map_err(unwritten)?;
+async fn fetch(
+    client: &Client,
+    passphrase: &Passphrase,
+    to: &Unfinished,
+    file: &Path,
+) -> Result<Vec<u8>, Failure> {
+    // In the words of whoever named it, who knows nothing of the name that it has until it is whole.
+    let unwritten = |error: io::Error| failed(file, &error);
+    let mut writing = to.create().map_err(unwritten)?;
     let started = client.managers().backup(passphrase.reveal()).await;
     let mut chunks = started.map_err(|error| of_client(WHAT, error))?;
     while let Some(chunk) = chunks.next().await.map_err(|error| of_client(WHAT, error))? {
-        file.write_all(&chunk).map_err(unwritten)?;
+        writing.write_all(&chunk).map_err(unwritten)?;
     }
-    file.sync_all().map_err(unwritten)?;
+    writing.sync_all().map_err(unwritten)?;
     let mut sealed = Vec::new();
-    file.rewind().and_then(|()| file.read_to_end(&mut sealed)).map_err(unwritten)?;
+    writing.rewind().and_then(|()| writing.read_to_end(&mut sealed)).map_err(unwritten)?;
     Ok(sealed)
 }
 

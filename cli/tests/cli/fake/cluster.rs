@@ -36,7 +36,7 @@ impl v1::cluster_server::Cluster for Api {
     async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
         let named = |name: &str, node: &str| {
             let (name, node) = (name.to_owned(), node.to_owned());
-            v1::Loop { name, node, ..Default::default() }
+            v1::Loop { name, node, manager: "m1".into(), ..Default::default() }
         };
         let loops = vec![
             named("planner", ""),
@@ -44,6 +44,8 @@ impl v1::cluster_server::Cluster for Api {
             named("garbage", "node-1"),
             named("garbage", "node-2"),
         ];
-        Ok(Response::new(v1::LoopsResponse { loops }))
+        let silent =
+            vec![v1::SilentManager { name: "m2".into(), why: "there is no connection to it".into() }];
+        Ok(Response::new(v1::LoopsResponse { loops, silent }))
     }
 }

@@ -1,4 +1,4 @@
-//! Managers: `m1` leads, `m2` votes, `m3` does not answer. Nobody can go on without `m1`.
+//! Managers: `m1` leads, `m2` votes and has a node, `m3` does not answer. Nobody can go on without `m1`.
 
 use tonic::{Code, Request, Response, Status};
 use warren_proto::{Problem, v1};
@@ -26,6 +26,7 @@ pub fn manager(member: u64) -> v1::Manager {
         },
         applied: 7,
         warren_version: "0.1.0".into(),
+        node: if member == 2 { "m2".into() } else { String::new() },
         ..v1::Manager::default()
     }
 }
@@ -64,7 +65,11 @@ impl v1::managers_server::Managers for Api {
         _: Request<v1::ListManagersRequest>,
     ) -> Result<Response<v1::ListManagersResponse>, Status> {
         let managers = self.0.lock().unwrap().managers_there.clone();
-        Ok(Response::new(v1::ListManagersResponse { managers, term: 3 }))
+        let left_nodes = match managers.iter().any(|it| it.member == 2) {
+            true => Vec::new(),
+            false => vec!["m2".to_owned()],
+        };
+        Ok(Response::new(v1::ListManagersResponse { managers, term: 3, left_nodes }))
     }
 
     async fn update(

@@ -41,6 +41,10 @@ impl v1::nodes_server::Nodes for Api {
             let message = "needs the role admin, this is a viewer";
             return Err(Problem::new(Code::PermissionDenied, "DENIED", message).into());
         }
+        if reference == "leaderless" {
+            let message = "no manager led within 2s";
+            return Err(Problem::new(Code::Unavailable, "NO_LEADER", message).into());
+        }
         self.0.lock().unwrap().find_node(&reference).map(Response::new)
     }
 

@@ -79,7 +79,7 @@ impl Ends {
                 continue;
             }
             ends.get_or_insert(Self { count: 0, last: now.unwrap_or(last), how }).count += 1;
-            row &= last.since(task.created_at.max(task.not_before.unwrap_or_default())) < MAX_DELAY;
+            row &= last.since(task.created_at.max(task.not_before().unwrap_or_default())) < MAX_DELAY;
             next = task.created_at;
         }
         ends

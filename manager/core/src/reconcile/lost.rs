@@ -7,7 +7,7 @@ use warren_types::{Mode, Service, Task, Timestamp};
 ///
 /// A task that stops by itself is given up only when it has done so, so that its slot does not run twice.
 pub(crate) fn given_up_at(service: &Service, task: &Task) -> Option<Timestamp> {
-    let since = task.lost_since.filter(|_| service.spec.mode != Mode::Global)?;
+    let since = task.lost_since().filter(|_| service.spec.mode != Mode::Global)?;
     Some(since + service.spec.replace_after.max(task.revision.task.stopped_by_itself_after()))
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use warren_types::{Desired, Id, Mode, Node, NodeId, Service, Task, TaskId};
+use warren_types::{Desired, Mode, Node, Service, Task, TaskId};
 
 use crate::state::{Claim, State, claim, same_shape};
 
@@ -24,8 +24,7 @@ pub(super) fn of(state: &State, service: &Service) -> BTreeSet<TaskId> {
         }
         return misplaced;
     }
-    let nodes = (id, NodeId(Id(0)))..=(id, NodeId(Id(u128::MAX)));
-    for ((_, node), tasks) in state.index().spread.range(nodes) {
+    for (node, tasks) in state.index().spread.range(id, ..) {
         let Some(node) = state.node(node) else { continue };
         let most = placement.max_per_node.unwrap_or(u32::MAX);
         if claim(service, node) == Claim::Nothing {
@@ -54,7 +53,7 @@ fn crowding(state: &State, service: &Service, node: &Node, most: u32) -> impl It
 /// It is the task of its slot: of two the second as soon as it runs, or when the first is lost.
 fn stays(state: &State, service: &Service, task: &Task) -> bool {
     let wanted = service.spec.replicas().is_some_and(|replicas| task.slot <= replicas);
-    let lost = |task: &Task| task.lost_since.is_some();
+    let lost = |task: &Task| task.lost_since().is_some();
     let runs = |task: &Task| task.desired == Desired::Running && task.observed.ready && !lost(task);
     let mut live = state.live_tasks(&service.id, task.slot).map(AsRef::as_ref);
     let (first, second): (Option<&Task>, Option<&Task>) = (live.next(), live.next());

@@ -86,19 +86,16 @@ impl Slots {
             Wanted::Replicas(replicas) => (self.service, replicas.saturating_add(1)),
             Wanted::Nodes(_) => (self.service, 0),
         };
-        let live = state.index().live.range((service, first, 0)..=(service, u32::MAX, u64::MAX)).rev();
-        let unwanted = live.filter(|(_, slot, _)| self.claim(*slot) == Claim::Nothing);
-        unwanted.map(move |(_, _, number)| TaskId { service, number: *number })
+        let live = state.index().live.from(service, first).rev();
+        let unwanted = live.filter(|(slot, _)| self.claim(*slot) == Claim::Nothing);
+        unwanted.map(move |(_, number)| TaskId { service, number })
     }
 
     /// Slots that may have a new task and that no task occupies. When as many are occupied as the highest one says,
     /// all below it are, so a replicated service that is settled or only grows is not scanned.
     fn gaps<'a>(&'a self, state: &'a State) -> Box<dyn Iterator<Item = u32> + 'a> {
         let service = self.service;
-        let occupied = move |first| {
-            let live = state.index().live.range((service, first, 0)..=(service, u32::MAX, u64::MAX));
-            live.map(|(_, slot, _)| *slot)
-        };
+        let occupied = move |first| state.index().live.from(service, first).map(|(slot, _)| slot);
         match &self.wanted {
             Wanted::Replicas(replicas) => {
                 let highest = occupied(1).next_back().unwrap_or(0);

@@ -103,12 +103,8 @@ impl<'a> Judge<'a> {
     pub fn outdated_tasks(&self) -> impl Iterator<Item = &'a Task> {
         let (state, service) = (self.state, self.service.id);
         let outdated = rollout::outdated_revisions(state, self.service).filter(|_| !self.stopped);
-        let tasks = outdated.flat_map(move |revision| {
-            state.index().by_revision.range((service, revision, 0)..=(service, revision, u64::MAX))
-        });
-        tasks
-            .filter_map(move |(_, _, number)| state.task(&TaskId { service, number: *number }))
-            .map(AsRef::as_ref)
+        let numbers = outdated.flat_map(move |revision| state.index().of_revision(service, revision));
+        numbers.filter_map(move |number| state.task(&TaskId { service, number })).map(AsRef::as_ref)
     }
 
     /// Where the first goes before the second runs, a slot is not seen to be updated any more while the second begins:
@@ -120,11 +116,9 @@ impl<'a> Judge<'a> {
             return None;
         }
         let id = self.service.id;
-        let numbers = self.alike.iter().flat_map(|revision| {
-            self.state.index().by_revision.range((id, *revision, 0)..=(id, *revision, u64::MAX))
-        });
-        let tasks =
-            numbers.filter_map(|(_, _, number)| self.state.task(&TaskId { service: id, number: *number }));
+        let index = self.state.index();
+        let numbers = self.alike.iter().flat_map(|revision| index.of_revision(id, *revision));
+        let tasks = numbers.filter_map(|number| self.state.task(&TaskId { service: id, number }));
         let begins = tasks.filter(|task| task.node.is_some() && !self.is_lost(task) && !is_unhealthy(task));
         let begins = begins.filter(|task| !leaving.contains(&task.id));
         let waits = begins.filter_map(|task| {

@@ -20,7 +20,7 @@ impl Refusals {
     /// Why a task without a node has none: `0 of 5 nodes fit: 3 lack memory (need 512MiB, best has 300MiB),
     /// 2 are down`. `None` when the scheduler said nothing of its revision.
     pub fn of(&self, task: &Task) -> Option<&Arc<str>> {
-        let key = (task.id.service, task.revision.number, task.bound_to, own_slot(task));
+        let key = (task.id.service, task.revision.number, task.bound_to(), own_slot(task));
         self.0.get(&key).filter(|_| task.node.is_none())
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_types::{Health, Id, Node, NodeId, PublishedPort, ServiceId, Task, TaskState, Timestamp};
+use warren_types::{Health, Node, NodeId, PublishedPort, ServiceId, Task, TaskState, Timestamp};
 
 use super::Group;
 use crate::state::{State, Usage};
@@ -73,7 +73,7 @@ impl<'a> View<'a> {
         }
         self.candidates.iter_mut().for_each(|candidate| candidate.failures = 0);
         let state = self.state;
-        let unhealthy = state.unhealthy_of(&service).filter(|task| task.lost_since.is_none());
+        let unhealthy = state.unhealthy_of(&service).filter(|task| task.lost_since().is_none());
         let ended = state.unsettled_of(&service).filter(|task| failed_before(task, now) < FAILURE_MEMORY);
         for task in unhealthy.chain(ended) {
             if task.revision.number == group.revision.number {
@@ -85,11 +85,10 @@ impl<'a> View<'a> {
 
     /// Counts the tasks of the service per node.
     fn count(&mut self, service: ServiceId) {
-        let nodes = (service, NodeId(Id(0)))..=(service, NodeId(Id(u128::MAX)));
         // Both are in the order of the node ids.
-        let mut counts = self.state.index().spread.range(nodes).peekable();
+        let mut counts = self.state.index().spread.range(service, ..).peekable();
         for candidate in &mut self.candidates {
-            let here = counts.next_if(|((_, node), _)| *node == candidate.node.id);
+            let here = counts.next_if(|(node, _)| **node == candidate.node.id);
             candidate.occupied = here.map_or(0, |(_, tasks)| *tasks);
             candidate.of_service = candidate.occupied;
         }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use ipnet::Ipv4Net;
 use warren_types::{
     Exit, Health, Id, Mode, Observed, Placement, Protocol, PublishMode, PublishedPort, Revision, Service,
-    ServiceSpec, Task, TaskId,
+    ServiceSpec, Special, Task, TaskId, Trouble,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
@@ -27,7 +27,7 @@ use self::spec::task_spec;
 use self::storage::content_use;
 use super::{Cluster, State};
 
-pub(super) use self::machine::{cursor, member, node, removed, token};
+pub(super) use self::machine::{cursor, departed, member, node, removed, token};
 pub(super) use self::storage::{content, volume};
 
 /// What a state held after the entry at `index`, as one number.
@@ -78,6 +78,7 @@ impl Sum {
         state.volumes().for_each(|held| sum.add(volume(held)));
         state.members().for_each(|held| sum.add(member(held)));
         state.removed_nodes.iter().for_each(|(node, index)| sum.add(removed(*node, *index)));
+        state.all_departed().for_each(|(manager, left)| sum.add(departed(manager, left)));
         state.cursors.iter().for_each(|(node, place)| sum.add(cursor(*node, *place)));
         sum
     }
@@ -117,6 +118,7 @@ enum Kind {
     Volume = 18,
     Member = 19,
     Removed = 20,
+    Departed = 21,
 }
 
 /// The cluster's settings.
@@ -179,21 +181,12 @@ pub(super) fn standing(service: &Service) -> u64 {
 
 /// A task. Its revision never changes, so that its number says all.
 pub(super) fn task(task: &Task) -> u64 {
-    let Task {
-        id,
-        slot,
-        revision,
-        created_at,
-        not_before,
-        bound_to,
-        node,
-        address,
-        volumes,
-        desired,
-        observed,
-        lost_since,
-    } = task;
-    let Observed { state, attempt, since, reason, ready, exit, removed, next_attempt, health } = observed;
+    let Task { id, slot, revision, created_at, node, address, desired, observed, special } = task;
+    let usual = Special::default();
+    let Special { not_before, bound_to, volumes, lost_since } = special.get().unwrap_or(&usual);
+    let Observed { state, attempt, since, ready, removed, health, trouble } = observed;
+    let none = Trouble::default();
+    let Trouble { reason, exit, next_attempt } = trouble.get().unwrap_or(&none);
     let TaskId { service, number } = id;
     let Exit { code, out_of_memory } = exit.unwrap_or(Exit { code: 0, out_of_memory: false });
     let given = [

@@ -2,6 +2,7 @@
 //! built again from the objects, and the invariants compare the two.
 
 mod facets;
+mod occupants;
 mod ports;
 mod uses;
 
@@ -14,7 +15,11 @@ use warren_types::{
 };
 
 use self::facets::differ;
+use self::occupants::Occupants;
 use self::ports::{HostPort, Opener, Publisher};
+use super::dense::Dense;
+use super::grouped::Grouped;
+use super::numbers::Numbers;
 use super::{State, Usage};
 
 pub(super) use self::facets::Facets;
@@ -57,11 +62,11 @@ pub(crate) struct Index {
     /// Host ports that tasks hold, per node.
     pub opened: OrdMap<(NodeId, HostPort), Opener>,
     /// Who occupies a slot: the numbers of its live tasks. The second is there to replace the first.
-    pub live: OrdSet<(ServiceId, u32, u64)>,
+    pub live: Occupants,
     /// Slots with two live tasks.
     pub paired: OrdSet<(ServiceId, u32)>,
     /// Live tasks by the number of their revision, then by their own.
-    pub by_revision: OrdSet<(ServiceId, u64, u64)>,
+    pub by_revision: OrdMap<(ServiceId, u64), Numbers>,
     pub revisions: OrdMap<(ServiceId, u64), Users>,
     /// Nodes that are to have no tasks.
     pub drained: OrdSet<NodeId>,
@@ -73,11 +78,11 @@ pub(crate) struct Index {
     /// Live tasks that run and are not well.
     pub unhealthy: OrdSet<TaskId>,
     /// Who holds an address. As a node's addresses are its subnet, this is also "tasks by node".
-    pub addresses: OrdMap<Ipv4Addr, TaskId>,
+    pub addresses: Dense<TaskId>,
     pub counts: OrdMap<ServiceId, Counts>,
     pub usage: OrdMap<NodeId, Usage>,
     /// How many live tasks of a service a node has.
-    pub spread: OrdMap<(ServiceId, NodeId), u32>,
+    pub spread: Grouped<(ServiceId, NodeId), u32>,
     pub content_names: OrdMap<(ContentKind, ContentName), ContentId>,
     /// Bytes of all versions of all contents, sealed.
     pub content_bytes: u64,
@@ -149,14 +154,18 @@ impl Index {
     pub(super) fn change_task(&mut self, task: &Task, before: Option<Facets>, after: Option<Facets>) {
         let Task { id, revision, .. } = task;
         let (leaves, enters) = differ(before, after, Facets::live_slot);
-        leaves.map(|place| self.live.remove(&place));
-        enters.map(|place| self.live.insert(place));
+        leaves.into_iter().for_each(|place| self.live.remove(place));
+        enters.into_iter().for_each(|place| self.live.insert(place));
         if let Some((service, slot, _)) = leaves.or(enters) {
             self.pair(service, slot);
         }
         let (leaves, enters) = differ(before, after, Facets::live_revision);
-        leaves.map(|place| self.by_revision.remove(&place));
-        enters.map(|place| self.by_revision.insert(place));
+        if let Some(revision) = leaves {
+            self.leave_revision(revision, id.number);
+        }
+        if let Some(revision) = enters {
+            self.by_revision.entry(revision).or_default().insert(id.number);
+        }
         let (leaves, enters) = differ(before, after, Facets::waiting);
         leaves.map(|id| self.waiting.remove(&id));
         enters.map(|id| self.waiting.insert(id));
@@ -167,12 +176,8 @@ impl Index {
         leaves.map(|id| self.unhealthy.remove(&id));
         enters.map(|id| self.unhealthy.insert(id));
         let (leaves, enters) = differ(before, after, Facets::spread);
-        if let Some(pair) = leaves {
-            lower(&mut self.spread, pair);
-        }
-        if let Some(pair) = enters {
-            *self.spread.entry(pair).or_default() += 1;
-        }
+        leaves.into_iter().for_each(|pair| self.leave_node(pair));
+        enters.map(|pair| self.spread.insert(pair, self.spread.get(&pair).map_or(1, |tasks| tasks + 1)));
         let (leaves, enters) = differ(before, after, |facets| facets.reserved);
         let reserved = revision.task.reservations;
         if let Some(node) = leaves {
@@ -194,8 +199,12 @@ impl Index {
 
     /// Who occupies the slot; the second is there to replace the first.
     pub fn occupants(&self, service: ServiceId, slot: u32) -> impl Iterator<Item = TaskId> + use<'_> {
-        let all = (service, slot, 0)..=(service, slot, u64::MAX);
-        self.live.range(all).map(move |(_, _, number)| TaskId { service, number: *number })
+        self.live.of(service, slot).map(move |number| TaskId { service, number })
+    }
+
+    /// The numbers of a revision's live tasks, in order.
+    pub fn of_revision(&self, service: ServiceId, revision: u64) -> impl Iterator<Item = u64> + use<'_> {
+        self.by_revision.get(&(service, revision)).into_iter().flat_map(Numbers::iter)
     }
 
     /// How many of a service's slots have a live task.
@@ -203,6 +212,21 @@ impl Index {
         let pairs = self.paired.range((*service, 0)..=(*service, u32::MAX)).count();
         let live = self.counts.get(service).map_or(0, |counts| counts.live);
         live.saturating_sub(u32::try_from(pairs).unwrap_or(u32::MAX))
+    }
+
+    fn leave_revision(&mut self, revision: (ServiceId, u64), number: u64) {
+        let Some(numbers) = self.by_revision.get_mut(&revision) else { return };
+        numbers.remove(number);
+        if numbers.is_empty() {
+            self.by_revision.remove(&revision);
+        }
+    }
+
+    fn leave_node(&mut self, pair: (ServiceId, NodeId)) {
+        match self.spread.get(&pair) {
+            Some(tasks) if *tasks > 1 => drop(self.spread.insert(pair, tasks - 1)),
+            _ => drop(self.spread.remove(&pair)),
+        }
     }
 
     fn pair(&mut self, service: ServiceId, slot: u32) {
@@ -252,10 +276,10 @@ impl Index {
     }
 
     fn take(&mut self, task: &Task, node: NodeId, address: Ipv4Addr) {
-        let Task { id, revision, volumes, .. } = task;
-        self.addresses.insert(address, *id);
+        let Task { id, revision, .. } = task;
+        self.addresses.insert(address.into(), *id);
         self.usage.entry(node).or_default().tasks += 1;
-        volumes.iter().for_each(|volume| drop(self.mounted.insert((volume.clone(), *id))));
+        task.volumes().iter().for_each(|volume| drop(self.mounted.insert((volume.clone(), *id))));
         for port in &revision.ports {
             let opener = Opener { service: id.service, tasks: 0 };
             self.opened.entry((node, HostPort::of(port))).or_insert(opener).tasks += 1;
@@ -264,10 +288,10 @@ impl Index {
 
     /// Its volumes are those that it had: they never change once it has a node.
     fn give_back(&mut self, task: &Task, node: NodeId, address: Ipv4Addr) {
-        let Task { id, revision, volumes, .. } = task;
-        self.addresses.remove(&address);
+        let Task { id, revision, .. } = task;
+        self.addresses.remove(address.into());
         self.usage.entry(node).or_default().tasks -= 1;
-        volumes.iter().for_each(|volume| drop(self.mounted.remove(&(volume.clone(), *id))));
+        task.volumes().iter().for_each(|volume| drop(self.mounted.remove(&(volume.clone(), *id))));
         for port in &revision.ports {
             let key = (node, HostPort::of(port));
             let Some(opener) = self.opened.get_mut(&key) else { continue };

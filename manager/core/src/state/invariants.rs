@@ -197,9 +197,11 @@ impl State {
             format!("task {id} is of revision {}, which its service does not know", task.revision.number)
         })?;
         let global = service.spec.mode == Mode::Global;
-        ensure(global == task.bound_to.is_some(), || format!("task {id} is bound to {:?}", task.bound_to))?;
-        let astray = task.bound_to.is_some() && task.node.is_some() && task.bound_to != task.node;
-        ensure(!astray, || format!("task {id} is on {:?} and bound to {:?}", task.node, task.bound_to))?;
+        ensure(global == task.bound_to().is_some(), || {
+            format!("task {id} is bound to {:?}", task.bound_to())
+        })?;
+        let astray = task.bound_to().is_some() && task.node.is_some() && task.bound_to() != task.node;
+        ensure(!astray, || format!("task {id} is on {:?} and bound to {:?}", task.node, task.bound_to()))?;
         ensure(*slot > 0, || format!("task {id} has slot 0"))?;
         ensure(task.created_at <= self.clock, || format!("task {id} was created in the future"))?;
         ensure(observed.since <= self.clock, || format!("task {id} was observed in the future"))?;
@@ -229,24 +231,24 @@ impl State {
         let (node, address) = match (task.node, task.address) {
             (Some(node), Some(address)) => (node, address),
             (None, None) => {
-                let untouched = task.observed.state < TaskState::Accepted && task.lost_since.is_none();
+                let untouched = task.observed.state < TaskState::Accepted && task.lost_since().is_none();
                 return ensure(untouched, || format!("task {id} has no node, and {:?}", task.observed));
             }
             (node, address) => return Err(Broken(format!("task {id} is on {node:?} with {address:?}"))),
         };
         let Some(node) = self.node(&node) else {
-            let gone = task.observed.removed && task.lost_since.is_none();
+            let gone = task.observed.removed && task.lost_since().is_none();
             return ensure(gone, || format!("task {id} holds something on a node that was removed"));
         };
         // Of a node that was removed and joined again, what it had before is gone.
         if task.observed.removed {
-            return ensure(task.lost_since.is_none(), || format!("task {id} is lost and removed"));
+            return ensure(task.lost_since().is_none(), || format!("task {id} is lost and removed"));
         }
         let inside = address::is_for_tasks(node.subnet, address);
         ensure(inside, || format!("{address} of task {id} is not for tasks of {}", node.subnet))?;
         let lost = task.holds_node() && node.status == NodeStatus::Down;
-        ensure(lost == task.lost_since.is_some(), || {
-            format!("task {id} is lost since {:?} on a node that is {:?}", task.lost_since, node.status)
+        ensure(lost == task.lost_since().is_some(), || {
+            format!("task {id} is lost since {:?} on a node that is {:?}", task.lost_since(), node.status)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warren_types::{ManagerAddress, ManagerId, Member, MemberId, NodeId, NodeName, Suffrage};
+use warren_types::{ManagerAddress, ManagerId, Member, MemberId, Node, NodeId, NodeName, NodeRole, Suffrage};
 
 use super::{Kind, Refusal, State, digest};
 
@@ -31,6 +31,20 @@ impl State {
     /// is known.
     pub fn next_member(&self) -> MemberId {
         self.next_member
+    }
+
+    /// The node of managers that has this name, be it of that machine or of another one.
+    pub fn node_of_manager(&self, name: &NodeName) -> Option<&Arc<Node>> {
+        let node = self.index.node_names.get(name).and_then(|id| self.nodes.get(id));
+        node.filter(|node| node.role == NodeRole::Manager)
+    }
+
+    /// Whether a manager at `host` with the name of `node`, which takes the place of the manager `replaces`, is on that
+    /// node's machine: the node is at that host, or the manager in whose place it comes had that name. A machine that
+    /// only got the name of a removed manager is another one, and the node may still run what it ran.
+    pub fn is_node_at(&self, node: &Node, host: &str, replaces: Option<MemberId>) -> bool {
+        let replaced = replaces.and_then(|replaced| self.member(replaced));
+        node.description.address == host || replaced.is_some_and(|replaced| replaced.name == node.name)
     }
 
     /// At which entry the node was removed; `None` for one that is there, that never was, or of which too many others

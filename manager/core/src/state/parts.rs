@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warren_types::{
-    Content, Member, MemberId, Node, NodeId, Revision, Service, ServiceId, Task, Timestamp, Token, Volume,
+    Content, ManagerId, Member, MemberId, Node, NodeId, Revision, Service, ServiceId, Task, Timestamp, Token,
+    Volume,
 };
 
 use super::digest::Sum;
-use super::{Applied, Broken, Cluster, Index, State};
+use super::{Applied, Broken, Cluster, Departed, Index, State};
 
 /// Everything of a [`State`] that cannot be derived.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub struct Parts {
     pub next_member: MemberId,
     /// The nodes that were removed last, by id, each with the index at which it was.
     pub removed_nodes: Vec<(NodeId, u64)>,
+    /// The managers that left last, by their id in the certificate.
+    pub departed: Vec<(ManagerId, Departed)>,
 }
 
 impl State {
@@ -65,6 +68,7 @@ impl State {
             members: self.members.values().cloned().collect(),
             next_member: self.next_member,
             removed_nodes: self.removed_nodes.iter().map(|(node, index)| (*node, *index)).collect(),
+            departed: self.all_departed().collect(),
         }
     }
 
@@ -85,6 +89,7 @@ impl State {
             members: parts.members.into_iter().map(|member| (member.member, member)).collect(),
             next_member: parts.next_member,
             removed_nodes: parts.removed_nodes.into_iter().collect(),
+            departed: parts.departed.into_iter().collect(),
             subnets: parts.subnets,
             ..Self::default()
         };

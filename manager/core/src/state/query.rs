@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warren_types::{
-    Assignment, AssignmentVersion, Mode, Node, NodeId, NodeName, NodeSettings, Service, ServiceId,
+    Assignment, AssignmentVersion, Id, Mode, Node, NodeId, NodeName, NodeSettings, Service, ServiceId,
     ServiceName, Task, TaskAssignment, TaskId, Token, TokenHash, TokenId, VolumeAssignment, VolumeName,
 };
 
@@ -44,8 +44,8 @@ impl State {
 
     /// Tasks of all services by id, from the first after `last`.
     pub fn tasks_after(&self, last: Option<TaskId>) -> impl Iterator<Item = &Arc<Task>> {
-        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.tasks.range((from, Bound::Unbounded)).map(|(_, task)| task)
+        // No task has the number 0.
+        self.tasks.after(last.unwrap_or(TaskId { service: ServiceId(Id(0)), number: 0 }))
     }
 
     /// Tasks of a service by number, records of ended ones included. The iterator can be reversed.
@@ -53,7 +53,7 @@ impl State {
         &'a self,
         service: &ServiceId,
     ) -> impl DoubleEndedIterator<Item = &'a Arc<Task>> + use<'a> {
-        self.tasks.range(numbers(*service)).map(|(_, task)| task)
+        self.tasks.range(*service, ..).map(|(_, task)| task)
     }
 
     /// Join tokens by id, from the first after `last`.
@@ -119,7 +119,7 @@ impl State {
 
     /// A live task of the service is on the node.
     pub(crate) fn has_task_on(&self, service: &ServiceId, node: &NodeId) -> bool {
-        self.index.spread.contains_key(&(*service, *node))
+        self.index.spread.get(&(*service, *node)).is_some()
     }
 
     /// A live task of the global service is on the node, or waits to come to it.
@@ -137,7 +137,8 @@ impl State {
     /// Tasks that hold the node: not yet reported as removed. In order of their addresses.
     pub fn tasks_on<'a>(&'a self, node: &NodeId) -> impl Iterator<Item = &'a Arc<Task>> + use<'a> {
         let subnet = self.nodes.get(node).map(|node| node.subnet);
-        let held = subnet.map(|subnet| self.index.addresses.range(subnet.network()..=subnet.broadcast()));
+        let held = subnet
+            .map(|subnet| self.index.addresses.range(subnet.network().into()..=subnet.broadcast().into()));
         held.into_iter().flatten().filter_map(|(_, task)| self.tasks.get(task))
     }
 
@@ -180,7 +181,7 @@ impl State {
             address: task.address?,
             desired: task.desired,
             service_labels: task.revision.labels.clone(),
-            volumes: task.volumes.iter().map(|name| self.volume_assignment(name)).collect(),
+            volumes: task.volumes().iter().map(|name| self.volume_assignment(name)).collect(),
         })
     }
 

@@ -82,9 +82,9 @@ impl State {
     /// depend on it.
     pub fn volumes_of(&self, task: &Task) -> Vec<VolumeName> {
         if task.node.is_some() {
-            return task.volumes.clone();
+            return task.volumes().to_vec();
         }
-        let bound = task.bound_to.and_then(|node| self.node(&node));
+        let bound = task.bound_to().and_then(|node| self.node(&node));
         let names =
             volume_texts(&task.revision).map(|text| self.expand(text, task, bound.map(AsRef::as_ref)));
         let known = |name| match name {

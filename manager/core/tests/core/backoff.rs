@@ -11,7 +11,7 @@ use crate::world::*;
 #[track_caller]
 fn end(world: &mut World, lasts: u64, end: TaskState) -> u64 {
     let number = world.live(1)[0].1;
-    if let Some(time) = world.task(1, number).not_before {
+    if let Some(time) = world.task(1, number).not_before() {
         world.now = time.max(world.now);
     }
     world.settle();
@@ -21,7 +21,7 @@ fn end(world: &mut World, lasts: u64, end: TaskState) -> u64 {
     world.clean_up();
     world.reap(1);
     let next = world.live(1)[0].1;
-    world.task(1, next).not_before.map_or(0, |time| time.since(world.now).as_secs())
+    world.task(1, next).not_before().map_or(0, |time| time.since(world.now).as_secs())
 }
 
 fn world() -> World {
@@ -65,7 +65,7 @@ fn lost_nodes_and_wanted_stops_do_not_count() {
     world.settle();
     world.down(1);
     world.reconcile(1);
-    assert_eq!(world.task(1, 3).not_before, None);
+    assert_eq!(world.task(1, 3).not_before(), None);
     world.connect(1);
     world.clean_up();
     assert_eq!(
@@ -81,5 +81,5 @@ fn a_failure_of_long_ago_delays_nothing() {
     world.observe(task_id(1, 1), TaskState::Failed);
     world.wait(Duration::from_secs(5));
     world.reconcile(1);
-    assert_eq!(world.task(1, 2).not_before, None);
+    assert_eq!(world.task(1, 2).not_before(), None);
 }

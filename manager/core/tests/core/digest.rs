@@ -72,7 +72,8 @@ fn an_object_that_changed_by_itself_is_found_when_it_is_written() {
     // A task's content is not what was applied: as a flipped bit in memory would make it.
     let mut parts = right.state.export();
     parts.digest = None;
-    Arc::make_mut(&mut parts.tasks[0]).not_before = Some(Timestamp(1));
+    let task = Arc::make_mut(&mut parts.tasks[0]);
+    task.special.change(|special| special.not_before = Some(Timestamp(1)));
     let wrong = State::restore(parts).unwrap();
     assert!(right.state.digest().contradicts(&wrong.digest()));
     let mut parts = wrong.export();

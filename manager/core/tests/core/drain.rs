@@ -100,7 +100,7 @@ fn a_replacement_that_fails_elsewhere_is_tried_again_later() {
     world.observe(task_id(1, 2), TaskState::Failed);
     world.reconcile(1);
     assert_eq!(world.live(1), [(1, 1), (1, 3)]);
-    assert!(world.task(1, 3).not_before.is_some(), "not at once");
+    assert!(world.task(1, 3).not_before().is_some(), "not at once");
     assert_eq!(world.task(1, 1).desired, Desired::Running, "the old one goes on");
 }
 

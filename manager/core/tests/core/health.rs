@@ -48,7 +48,7 @@ fn healthy(nodes: u128, spec: ServiceSpec) -> World {
 
 /// Seconds that the task has to wait before it is placed.
 fn waits(world: &World, number: u64) -> u64 {
-    world.task(1, number).not_before.map_or(0, |time| time.since(world.now).as_secs())
+    world.task(1, number).not_before().map_or(0, |time| time.since(world.now).as_secs())
 }
 
 /// Brings the new task of slot 1 so far.
@@ -130,7 +130,7 @@ fn what_was_unhealthy_when_it_was_stopped_stays_so() {
         let state = said.state;
         world.report(said);
         let observed = &world.task(1, 1).observed;
-        assert_eq!((observed.state, observed.health, &*observed.reason), (state, Unhealthy, WHY));
+        assert_eq!((observed.state, observed.health, observed.reason()), (state, Unhealthy, WHY));
         assert_eq!(world.state.unhealthy_of(&service_id(1)).count(), 0, "nothing is to be done about it");
     }
     world.clean_up();

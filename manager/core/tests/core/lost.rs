@@ -81,7 +81,7 @@ fn one_that_stopped_by_itself_is_replaced_as_soon_as_its_node_says_so() {
     world.observe(task_id(1, 1), TaskState::Shutdown);
     world.settle();
     assert_eq!(world.live(1), [(1, 2)]);
-    assert_eq!(world.task(1, 2).not_before, None, "it did what it was told");
+    assert_eq!(world.task(1, 2).not_before(), None, "it did what it was told");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn while_it_is_waited_for_it_says_why_and_until_when() {
         ),
     ] {
         let (mut world, _) = lost(spec);
-        let until = world.task(1, 1).lost_since.unwrap() + 60 * SEC;
+        let until = world.task(1, 1).lost_since().unwrap() + 60 * SEC;
         let said = world.reason(1, 1);
         assert!(said.ends_with(&format!("; another takes its place at {until}, {why}")), "{said}");
         world.wait(60 * SEC);

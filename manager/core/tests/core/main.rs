@@ -31,6 +31,7 @@ mod scheduling;
 mod services;
 mod snapshots;
 mod tasks;
+mod told;
 mod updates;
 mod volumes;
 mod world;

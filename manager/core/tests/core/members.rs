@@ -260,7 +260,7 @@ fn a_new_life_begins_with_one_manager_and_gives_no_id_again() {
     assert_eq!(State::restore(world.state.export()).unwrap(), world.state);
     assert_eq!(shown(&world), [(2, "m2", None, false)]);
     // Nor is any that may have been given by what was lost: whoever has one was removed.
-    assert_eq!(world.state.next_member(), 1_004);
+    assert_eq!(world.state.next_member(), 2_000);
     let now = world.state.assignment_version(&node_id(1)).unwrap();
     assert!(now > told && now.incarnation == 2);
     assert_ne!(world.state.digest(), old.digest());
@@ -271,7 +271,8 @@ fn a_new_life_begins_with_one_manager_and_gives_no_id_again() {
     let expected = warren_core::state::Parts {
         services: vec![service.into()],
         subnets: old.export().subnets + 16,
-        next_member: 1_004,
+        next_member: 2_000,
+        departed: world.state.all_departed().collect(),
         nodes: old.nodes().map(|node| (node.clone(), far)).collect(),
         cluster: world.state.cluster().cloned(),
         members: world.state.members().cloned().collect(),
@@ -281,9 +282,9 @@ fn a_new_life_begins_with_one_manager_and_gives_no_id_again() {
     assert_eq!(world.state.export(), expected, "nothing else changed");
     world.state.begin_new_life(Member { member: 1_009, ..member }, Timestamp(3_999));
     world.state.check().unwrap();
-    assert_eq!((world.state.next_member(), world.state.cluster().unwrap().incarnation), (2_010, 3));
+    assert_eq!((world.state.next_member(), world.state.cluster().unwrap().incarnation), (3_000, 3));
     world.accept(join(&world, 5, "m5", "h5"));
-    assert_eq!(world.state.member_of(&manager_id(5)).unwrap().member, 2_010);
+    assert_eq!(world.state.member_of(&manager_id(5)).unwrap().member, 3_000);
     // The same backup, restored later: that life is newer than the one that it knows nothing of.
     let mut again = old.clone();
     again.begin_new_life((**world.state.member(1_009).unwrap()).clone(), Timestamp(1_700_000_000_123));
@@ -293,4 +294,63 @@ fn a_new_life_begins_with_one_manager_and_gives_no_id_again() {
     let mut nothing = State::new();
     nothing.begin_new_life((**world.state.member(1_009).unwrap()).clone(), Timestamp(0));
     assert_eq!(nothing, State::new());
+}
+
+#[test]
+fn a_manager_that_left_is_remembered_until_it_joins_anew() {
+    let mut world = world(4);
+    let left =
+        |world: &World, id: u128| world.state.departed(&manager_id(id)).map(|departed| departed.member);
+    // Removed, replaced by 5, and demoted, which is no departure.
+    world.accept(remove(2));
+    world.accept(join(&world, 5, "m3", "h3"));
+    world.accept(want(4, Suffrage::Learner));
+    assert_eq!([1, 2, 3, 4, 5].map(|id| left(&world, id)), [None; 5], "they are in the group still");
+    world.accept(delete(2));
+    world.accept(delete(3));
+    world.accept(delete(3));
+    assert_eq!([1, 2, 3, 4, 5, 9].map(|id| left(&world, id)), [None, Some(2), Some(3), None, None, None]);
+    assert_eq!(State::restore(world.state.export()).unwrap(), world.state);
+    world.accept(join(&world, 2, "again", "h2"));
+    assert_eq!((left(&world, 2), left(&world, 3)), (None, Some(3)));
+    assert_eq!(world.state.member_of(&manager_id(2)).unwrap().member, 6, "by another number");
+    assert_eq!(State::restore(world.state.export()).unwrap(), world.state);
+}
+
+#[test]
+fn of_too_many_managers_that_left_the_first_are_forgotten() {
+    let mut world = world(1);
+    let most = warren_core::state::MAX_REMOVED as u128;
+    for id in 2..=most + 3 {
+        let member = world.state.next_member();
+        for command in [join(&world, id, "m", "h"), remove(member), delete(member)] {
+            world.state.apply(TERM, world.state.applied().index + 1, &command);
+        }
+    }
+    world.state.check().unwrap();
+    let known = |id| world.state.departed(&manager_id(id)).is_some();
+    assert_eq!([2, 3, 4, most + 3].map(known), [false, false, true, true]);
+}
+
+#[test]
+fn in_a_new_life_of_the_cluster_all_others_left_and_no_number_is_given_again() {
+    let mut world = world(3);
+    let now = Timestamp(1_700_000_000_000);
+    let own = Member::clone(world.state.member(2).unwrap());
+    let founder = world.state.founder_at(now);
+    let mut restored = world.state.clone();
+    world.state.begin_new_life(own.clone(), now);
+    restored.begin_new_life(Member { member: founder, id: manager_id(9), ..own }, now);
+    assert_eq!(founder, 1_700_000_000_000, "the life's number is in it");
+    let left = |state: &State| [1, 2, 3, 9].map(|id| state.departed(&manager_id(id)).map(|left| left.member));
+    assert_eq!(left(&world.state), [Some(1), None, Some(3), None]);
+    assert_eq!(left(&restored), [Some(1), Some(2), Some(3), None]);
+    assert_eq!((world.state.next_member(), restored.next_member()), (founder, founder + 1));
+    for state in [&world.state, &restored] {
+        state.check().unwrap();
+        assert_eq!(&State::restore(state.export()).unwrap(), state);
+    }
+    // Clocks may be wrong; then it is at least far from what the last life may have given.
+    assert_eq!(World::new().state.founder_at(Timestamp(0)), 2_000);
+    assert_eq!(restored.founder_at(Timestamp(0)), founder + 1 + 1_000);
 }

@@ -76,14 +76,14 @@ fn tasks_of_a_node_that_is_down_are_lost_until_it_returns() {
     world.settle();
     world.wait(Duration::from_secs(9));
     world.down(1);
-    assert_eq!(world.task(1, 1).lost_since, Some(world.now));
+    assert_eq!(world.task(1, 1).lost_since(), Some(world.now));
     assert_eq!(world.task(1, 1).observed.state, TaskState::Running, "what was observed is not invented");
     assert_eq!(world.state.counts(&service_id(1)).running, 0);
     world.wait(Duration::from_secs(9));
     world.down(1);
     assert_eq!(world.reason(1, 1), "node node-1 has been down since 2026-11-20T14:30:09Z");
     world.connect(1);
-    assert_eq!(world.task(1, 1).lost_since, None);
+    assert_eq!(world.task(1, 1).lost_since(), None);
     assert_eq!(world.state.counts(&service_id(1)).running, 1);
 }
 

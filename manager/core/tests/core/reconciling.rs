@@ -54,7 +54,7 @@ fn tasks_of_a_lost_node_are_replaced_and_stopped_when_it_returns() {
     world.settle();
     assert_eq!((world.live(1), leaving(&world)), (vec![(1, 3), (2, 2)], vec![1]));
     assert_ne!(world.task(1, 3).node, Some(node_id(lost)));
-    assert_eq!(world.task(1, 3).not_before, None, "a lost node is no failure of the slot");
+    assert_eq!(world.task(1, 3).not_before(), None, "a lost node is no failure of the slot");
     world.settle();
     world.reap(1);
     assert!(world.state.task(&task_id(1, 1)).is_some(), "it may still run there");

@@ -27,12 +27,12 @@ fn a_node_in_use_is_removed_only_by_force() {
     assert_eq!(world.run(&remove(1, true)), Outcome::Unchanged { answer: Answer::Done });
     let lost = world.task(1, 1);
     assert!(lost.observed.removed && !lost.observed.ready);
-    assert_eq!((lost.observed.state, lost.lost_since), (TaskState::Shutdown, None));
+    assert_eq!((lost.observed.state, lost.lost_since()), (TaskState::Shutdown, None));
     assert_eq!(world.reason(1, 1), "its node node-1 was removed from the cluster");
     world.settle();
     assert_eq!(world.live(1).len(), 4);
     assert_eq!(world.state.tasks_on(&node_id(2)).count(), 4);
-    assert_eq!(world.task(1, 5).not_before, None, "it is no failure of the slot");
+    assert_eq!(world.task(1, 5).not_before(), None, "it is no failure of the slot");
     assert_eq!(warren_core::State::restore(world.state.export()).unwrap(), world.state);
 }
 

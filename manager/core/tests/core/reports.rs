@@ -57,8 +57,8 @@ fn a_reason_lasts_as_long_as_it_is_said() {
     let long = "é".repeat(1000);
     for reason in ["pulling demo:1", "", &long] {
         world.report(TaskReport { reason: reason.into(), ..report(task_id(1, 1), 1, Starting) });
-        let kept = &world.task(1, 1).observed.reason;
-        assert!(reason.starts_with(&**kept) && kept.len() == reason.len().min(1024));
+        let kept = world.task(1, 1).observed.reason();
+        assert!(reason.starts_with(kept) && kept.len() == reason.len().min(1024));
     }
     world.observe(task_id(1, 1), Running);
     assert_eq!(world.reason(1, 1), "");
@@ -70,7 +70,7 @@ fn the_last_exit_is_kept() {
     let exit = Some(Exit { code: 137, out_of_memory: true });
     world.report(TaskReport { exit, ..report(task_id(1, 1), 1, Starting) });
     world.report(report(task_id(1, 1), 2, Running));
-    assert_eq!(world.task(1, 1).observed.exit, exit);
+    assert_eq!(world.task(1, 1).observed.exit(), exit);
     world.report(report(task_id(1, 1), 2, Failed));
     assert_eq!(world.reason(1, 1), "failed; it last ran out of memory");
 }
@@ -91,7 +91,7 @@ fn what_is_removed_is_free_and_stays_removed() {
     assert!(after.version > before.version);
     world.report(report(task_id(1, 1), 7, Running));
     world.report(TaskReport { reason: "late".into(), ..report(task_id(1, 1), 1, Shutdown) });
-    assert_eq!(&*world.task(1, 1).observed.reason, "");
+    assert_eq!(world.task(1, 1).observed.reason(), "");
     assert_eq!((world.task(1, 1).observed.state, world.task(1, 1).observed.removed), (Shutdown, true));
 }
 
@@ -112,9 +112,9 @@ fn a_task_can_be_removed_while_its_node_counts_as_down() {
     world.observe(task_id(1, 1), Running);
     world.down(node.0.0);
     world.reconcile(1);
-    assert!(world.task(1, 1).lost_since.is_some());
+    assert!(world.task(1, 1).lost_since().is_some());
     world.report(TaskReport { removed: true, ..report(task_id(1, 1), 1, Shutdown) });
-    assert_eq!((world.task(1, 1).lost_since, world.state.usage(&node).tasks), (None, 0));
+    assert_eq!((world.task(1, 1).lost_since(), world.state.usage(&node).tasks), (None, 0));
 }
 
 #[test]

@@ -30,12 +30,12 @@ fn parts() -> Parts {
     world.state.export()
 }
 
-/// 1 and 3, 2 that is replaced by 4, and 5 on its way out.
+/// 1 and 3, 2 that is replaced by 4, 5 on its way out, and 6 that left.
 fn managers(world: &mut World) {
     let (role, hash, at) = (NodeRole::Manager, TokenHash([1; 32]), world.now);
     let (expires_at, max_uses) = (None, None);
     world.accept(Command::CreateToken { id: TokenId(Id(1)), role, hash, expires_at, max_uses, at });
-    for (number, host) in [(1, 1), (2, 2), (3, 3), (4, 2), (5, 5)] {
+    for (number, host) in [(1, 1), (2, 2), (3, 3), (4, 2), (5, 5), (6, 6)] {
         let (id, name) = (ManagerId(Id(number)), format!("m{number}").parse().unwrap());
         let (level, address) = (LEVEL, format!("10.0.0.{host}:8080").parse().unwrap());
         world.accept(match number {
@@ -44,6 +44,8 @@ fn managers(world: &mut World) {
         });
     }
     world.accept(Command::RemoveMember { member: 5, at });
+    world.accept(Command::RemoveMember { member: 6, at });
+    world.accept(Command::DeleteMember { term: TERM, member: 6 });
 }
 
 #[test]
@@ -96,7 +98,10 @@ fn contradictions_are_found() {
     check(|parts| task(parts).slot = 0, "has slot 0");
     check(|parts| task(parts).address = Some([10, 0, 0, 1].into()), "is not for tasks of");
     check(|parts| task(parts).address = None, "with None");
-    check(|parts| task(parts).lost_since = Some(Timestamp(1)), "is lost since");
+    check(
+        |parts| task(parts).special.change(|special| special.lost_since = Some(Timestamp(1))),
+        "is lost since",
+    );
     check(|parts| task(parts).observed.removed = true, "is removed and");
     check(|parts| task(parts).observed.state = TaskState::Starting, "is ready and");
     check(
@@ -161,7 +166,7 @@ fn contradictions_about_contents_and_volumes_are_found() {
     check(|parts| volume(parts, "spare").removing = true, "waits for its end");
     check(|parts| volume(parts, "spare").options = [("x".into(), "y".into())].into(), "is no option");
     check(|parts| volume(parts, "spare").version = 1 << 40, "is of a later entry");
-    check(|parts| user(parts).volumes.clear(), "has the volumes []");
+    check(|parts| user(parts).special.change(|special| special.volumes.clear()), "has the volumes []");
     check(|parts| Arc::make_mut(&mut db(parts).spec).task.secrets.clear(), "and should use {}");
     check(|parts| user(parts).observed.health = Health::Unhealthy, "is Running and Unhealthy");
 }
@@ -181,7 +186,7 @@ fn contradictions_about_managers_and_removed_nodes_are_found() {
     };
     check(|parts| parts.next_member = 5, "member 5 was never given");
     check(|parts| parts.next_member = 0, "there are 5 managers, and the next is 0");
-    check(|parts| parts.members.clear(), "there are 0 managers, and the next is 6");
+    check(|parts| parts.members.clear(), "there are 0 managers, and the next is 7");
     check(|parts| member(parts, 1).member = 0, "member 0 was never given");
     check(|parts| (6..=MAX_MEMBERS + 1).for_each(|number| add(parts, number)), "there are 17 managers");
     check(|parts| member(parts, 1).id = ManagerId(Id(5)), "two managers are");
@@ -202,6 +207,15 @@ fn contradictions_about_managers_and_removed_nodes_are_found() {
     let many = (0..=MAX_REMOVED as u128).map(|number| (node_id(1000 + number), 1));
     check(|parts| parts.removed_nodes = many.collect(), "1025 removed nodes are remembered");
     check(|parts| parts.removed_nodes.clear(), "the digest of its content");
-    check(|parts| parts.next_member = 7, "the digest of its content");
+    check(|parts| parts.departed[0].0 = ManagerId(Id(1)), "left and is there");
+    check(|parts| parts.departed[0].1.member = 1, "which another one was or is");
+    check(|parts| parts.departed[0].1.member = 99, "which another one was or is");
+    check(
+        |parts| parts.departed.push((ManagerId(Id(7)), parts.departed[0].1)),
+        "which another one was or is",
+    );
+    check(|parts| parts.departed[0].1.index = 1 << 40, "left with a later entry");
+    check(|parts| parts.departed.clear(), "the digest of its content");
+    check(|parts| parts.next_member = 8, "the digest of its content");
     check(|parts| member(parts, 1).level = 9, "the digest of its content");
 }

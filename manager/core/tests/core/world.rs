@@ -387,7 +387,7 @@ impl World {
         self.schedule();
         let starting = |task: &&std::sync::Arc<Task>| {
             task.is_live()
-                && task.lost_since.is_none()
+                && task.lost_since().is_none()
                 && task.node.is_some()
                 && task.state() < TaskState::Running
         };
@@ -405,7 +405,7 @@ impl World {
     #[track_caller]
     pub fn clean_up(&mut self) {
         let leaving = |task: &&std::sync::Arc<Task>| {
-            task.holds_node() && task.desired == Desired::Remove && task.lost_since.is_none()
+            task.holds_node() && task.desired == Desired::Remove && task.lost_since().is_none()
         };
         let leaving: Vec<_> =
             self.state.tasks().filter(leaving).map(|task| (task.id, task.observed.attempt)).collect();

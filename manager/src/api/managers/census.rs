@@ -1,16 +1,19 @@
 //! What managers say of themselves when they are asked, and what is shown of them to people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use warren_consensus::{ConfState, Peer};
-use warren_core::State;
+use warren_control::BoxError;
+use warren_core::{Digest, State};
 use warren_proto::v1;
 use warren_types::{Member, MemberId, Suffrage};
 
+use crate::agreement::{self, Difference};
 use crate::api::Api;
+use crate::api::nodes::node_of;
 use crate::peers::server::own_status;
 use crate::store::Published;
 
@@ -21,6 +24,8 @@ const WORD: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Census {
     told: BTreeMap<MemberId, v1::StatusResponse>,
+    /// Whose state was found to be wrong.
+    differ: BTreeMap<MemberId, Difference>,
     /// Whether anybody was asked.
     taken: bool,
 }
@@ -36,12 +41,35 @@ impl Api {
                 Some((member, answer.ok()?.ok()?.into_inner()))
             });
         }
-        let own = own_status(&self.store, &self.registry, &self.waits);
+        let own = own_status(&self.store, &self.registry, &self.waits, &self.peers);
         let mut told = BTreeMap::from([(self.member, own)]);
         while let Some(answer) = asked.join_next().await {
             told.extend(answer.ok().flatten());
         }
-        Census { told, taken: true }
+        let differences = state.members().map(|member| member.member);
+        let differences = differences.filter_map(|id| Some((id, self.agreement.difference(id)?)));
+        Census { told, differ: differences.collect(), taken: true }
+    }
+
+    /// Compares the states of all managers from now on, again and again.
+    pub fn compare_states(&self) {
+        let api = self.clone();
+        self.loops.spawn("agreement", agreement::EVERY, move || {
+            let api = api.clone();
+            async move {
+                let published = api.store.read();
+                let members: BTreeSet<MemberId> =
+                    published.state.members().map(|member| member.member).collect();
+                if members.len() > 1 {
+                    let census = api.census(&published.state).await;
+                    let leader = census.leading().map(|leader| leader.member);
+                    api.agreement.take(&census.digests(), leader, &members);
+                } else {
+                    api.agreement.take(&BTreeMap::new(), None, &members);
+                }
+                Ok::<(), BoxError>(())
+            }
+        });
     }
 }
 
@@ -70,6 +98,13 @@ impl Census {
             Peer { id, matched, active, silent: !active }
         };
         Some((status.member, status.peers.iter().map(peer).collect(), status.applied))
+    }
+
+    /// What the states of those who answered were after some entries.
+    fn digests(&self) -> BTreeMap<MemberId, Vec<Digest>> {
+        let digest = |it: &v1::StateDigest| Digest { index: it.index, value: it.value };
+        let told = self.told.iter();
+        told.map(|(member, status)| (*member, status.digests.iter().map(digest).collect())).collect()
     }
 
     fn leading(&self) -> Option<&v1::StatusResponse> {
@@ -103,6 +138,7 @@ impl Census {
             reason: self.reason(state, member, suffrage),
             removing: member.removing,
             sessions: told.map_or(0, |told| told.sessions),
+            node: node_of(state, member).map(|node| node.name.to_string()).unwrap_or_default(),
         }
     }
 
@@ -123,17 +159,32 @@ impl Census {
         {
             reasons.push(format!("its log cannot be written: {held}"));
         }
+        if let Some(life) = told_life(self.told.get(&member.member)) {
+            reasons
+                .push(format!("somebody has seen life {life} of the cluster, and it is in an earlier one"));
+        }
+        if let Some(difference) = self.differ.get(&member.member) {
+            reasons.push(named(state, &difference.to_string()));
+        }
         if member.removing {
             reasons.push("it is being removed".to_owned());
         }
         if let Some(replacement) = replacement {
-            reasons.push(format!("manager {} takes its place", replacement.member));
+            reasons.push(match replacement.name == member.name {
+                true => format!("member {}, of the same name, takes its place", replacement.member),
+                false => format!("manager {} takes its place", replacement.name),
+            });
         }
         if !waits.is_empty() && (waits_for == member.member || waits_for == 0 && !is_as_wanted) {
             reasons.push(named(state, waits));
         }
         reasons.join("; ")
     }
+}
+
+/// A later life of the cluster that a manager was told of.
+fn told_life(told: Option<&v1::StatusResponse>) -> Option<u64> {
+    told.map(|told| told.later_life).filter(|life| *life > 0)
 }
 
 fn suffrage_in(group: &ConfState, member: MemberId) -> Option<Suffrage> {

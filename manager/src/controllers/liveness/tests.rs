@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
+use warren_core::liveness::JUST_HEARD;
 use warren_core::{Command, LEVEL, State};
 use warren_types::{ClusterId, Id, ManagerId, NodeDescription, NodeRole, NodeStatus, TokenHash, TokenId};
 

@@ -85,3 +85,28 @@ async fn managers_ask_each_other_how_they_are() {
     assert!(client.heard(v1::HeardRequest::default()).await.is_ok());
     assert!(nodes[1].peers.client(7).is_none());
 }
+
+/// Streams that another manager passes on share a connection, which takes no more calls than some: what is too much is
+/// refused at once, and other calls find room beside all of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_streams_than_a_manager_passes_on_are_refused_and_hold_up_nothing() {
+    let (_world, nodes) = World::of(2).await;
+    let peers = &nodes[0].peers;
+    assert_eq!(peers.relay(7).map(|_| ()), Err(NoRelay::Away));
+    let mut open = Vec::new();
+    while let Ok((mut client, place)) = peers.relay(2) {
+        let stream = client.relay(tokio_stream::pending());
+        let stream =
+            tokio::time::timeout(PATIENCE, stream).await.expect("it need not wait for others").unwrap();
+        open.push((stream, place));
+    }
+    assert_eq!(open.len(), MAX_RELAYS);
+    let refused = peers.relay(2).map(|_| ()).unwrap_err();
+    assert_eq!(refused, NoRelay::Full(2));
+    assert!(refused.to_string().contains("try again when some have ended"), "{refused}");
+    let mut client = peers.client(2).unwrap();
+    let heard = client.heard(v1::HeardRequest::default());
+    tokio::time::timeout(PATIENCE, heard).await.expect("there is room for it").unwrap();
+    open.pop();
+    assert!(peers.relay(2).is_ok());
+}

@@ -16,8 +16,9 @@ pub struct Gate {
     frozen: watch::Sender<bool>,
     /// Bytes that passed towards the one behind the gate.
     passed: Arc<AtomicU64>,
-    /// Where the connection that brings `passed` there is cut, once.
+    /// Where the connection that brings `passed` there is cut, once; and where nothing passes any more.
     cut_at: Arc<AtomicU64>,
+    freeze_at: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
 }
 
@@ -27,9 +28,16 @@ impl Gate {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let frozen = watch::Sender::new(false);
-        let (passed, cut_at) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(u64::MAX)));
+        let never = || Arc::new(AtomicU64::new(u64::MAX));
+        let (passed, cut_at, freeze_at) = (Arc::new(AtomicU64::new(0)), never(), never());
         let mut tasks = JoinSet::new();
-        let (freezing, counted, cut) = (frozen.subscribe(), passed.clone(), cut_at.clone());
+        let freezing = frozen.subscribe();
+        let counted = Counted {
+            passed: passed.clone(),
+            cut_at: cut_at.clone(),
+            freeze_at: freeze_at.clone(),
+            freeze: frozen.clone(),
+        };
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
@@ -39,16 +47,16 @@ impl Gate {
                 near.set_nodelay(true).unwrap();
                 let (near, far) = (near.into_split(), far.into_split());
                 let (there, back) = (freezing.clone(), freezing.clone());
-                let (counted, cut) = (counted.clone(), cut.clone());
+                let counted = counted.clone();
                 connections.spawn(async move {
                     tokio::select! {
-                        () = pass(near.0, far.1, there, Some((counted, cut))) => {}
+                        () = pass(near.0, far.1, there, Some(counted)) => {}
                         () = pass(far.0, near.1, back, None) => {}
                     }
                 });
             }
         });
-        Self { address, frozen, passed, cut_at, _tasks: tasks }
+        Self { address, frozen, passed, cut_at, freeze_at, _tasks: tasks }
     }
 
     pub fn freeze(&self, frozen: bool) {
@@ -62,26 +70,43 @@ impl Gate {
     pub fn cut_after(&self, more: u64) {
         self.cut_at.store(self.passed() + more, Ordering::Relaxed);
     }
+
+    pub fn freeze_after(&self, more: u64) {
+        self.freeze_at.store(self.passed() + more, Ordering::Relaxed);
+    }
+}
+
+/// What is done about how much passed.
+#[derive(Clone)]
+struct Counted {
+    passed: Arc<AtomicU64>,
+    cut_at: Arc<AtomicU64>,
+    freeze_at: Arc<AtomicU64>,
+    freeze: watch::Sender<bool>,
 }
 
 async fn pass(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     mut frozen: watch::Receiver<bool>,
-    counted: Option<(Arc<AtomicU64>, Arc<AtomicU64>)>,
+    counted: Option<Counted>,
 ) {
     let mut buffer = vec![0; 64 << 10];
     loop {
         frozen.wait_for(|frozen| !frozen).await.unwrap();
         let Ok(bytes @ 1..) = from.read(&mut buffer).await else { return };
-        frozen.wait_for(|frozen| !frozen).await.unwrap();
-        if let Some((passed, cut_at)) = &counted {
+        if let Some(Counted { passed, cut_at, freeze_at, freeze }) = &counted {
             let passed = passed.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
             if passed >= cut_at.load(Ordering::Relaxed) {
                 cut_at.store(u64::MAX, Ordering::Relaxed);
                 return;
             }
+            if passed >= freeze_at.load(Ordering::Relaxed) {
+                freeze_at.store(u64::MAX, Ordering::Relaxed);
+                freeze.send_replace(true);
+            }
         }
+        frozen.wait_for(|frozen| !frozen).await.unwrap();
         if to.write_all(&buffer[..bytes]).await.is_err() {
             return;
         }

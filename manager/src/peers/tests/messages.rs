@@ -96,8 +96,10 @@ async fn one_that_moved_says_so_itself() {
     let listener = world.listen(2);
     nodes.push(world.start(2, listener, before));
     all_connected(&nodes).await;
-    let way = nodes[0].peers.shared.directory.way(2).unwrap();
-    assert_eq!((way.id, way.addresses.len()), (id(2), 2), "and the state does not know it yet");
+    let way = || nodes[0].peers.shared.directory.way(2).unwrap();
+    until("its word, which the state does not know yet", || way().addresses.len() == 2).await;
+    assert_eq!(way().id, id(2));
+    all_connected(&nodes).await;
     nodes[0].outgoing.send(vec![message(1, 2, 1, 1)]);
     assert_eq!(nodes[1].message().await.index, 1);
 }

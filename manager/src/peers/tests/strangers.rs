@@ -5,6 +5,7 @@ use tonic::{Code, Status};
 use warren_consensus::Message;
 use warren_core::Applied;
 use warren_proto::Problem;
+use warren_proto::status::OVERTAKEN;
 use warren_proto::v1;
 use warren_proto::v1::peers_client::PeersClient;
 
@@ -97,7 +98,8 @@ async fn a_manager_of_another_cluster_is_not_even_heard() {
 async fn a_removed_manager_hears_it_and_stops() {
     let (world, nodes) = World::of(3).await;
     nodes[0].publish(1, without(&world, 3));
-    tokio::time::timeout(PATIENCE, nodes[2].peers.removed()).await.unwrap();
+    let end = tokio::time::timeout(PATIENCE, nodes[2].peers.end()).await.unwrap();
+    assert_eq!(end, End::Removed);
     assert_eq!(nodes[0].peers.others(), [2]);
     let problem = converse(&world, &nodes[0], 3, 3, Vec::new()).await;
     assert_eq!(problem.reason, roster::MEMBER_REMOVED);
@@ -111,7 +113,7 @@ async fn who_hears_of_a_leader_believes_nobody_that_it_was_removed() {
     nodes[1].publish(2, world.state());
     nodes[0].publish(1, without(&world, 2));
     until("the refusal", || nodes[1].peers.client(1).is_none()).await;
-    assert!(nodes[1].peers.shared.removed.borrow().is_none());
+    assert!(nodes[1].peers.shared.end.borrow().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,7 +130,8 @@ async fn a_manager_that_knows_no_leader_says_of_nobody_that_it_was_removed() {
 async fn the_state_itself_may_say_that_this_one_was_removed() {
     let (world, nodes) = World::of(2).await;
     nodes[1].publish(1, without(&world, 2));
-    tokio::time::timeout(PATIENCE, nodes[1].peers.removed()).await.unwrap();
+    let end = tokio::time::timeout(PATIENCE, nodes[1].peers.end()).await.unwrap();
+    assert_eq!(end, End::Removed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -145,7 +148,7 @@ async fn other_calls_need_a_member_as_well() {
     assert_eq!(call(5).await, Err("MEMBER_UNKNOWN".to_owned()));
     nodes[0].publish(1, without(&world, 2));
     until("the removal", || nodes[0].peers.others().is_empty()).await;
-    assert_eq!(call(2).await, Err("MEMBER_UNKNOWN".to_owned()));
+    assert_eq!(call(2).await, Err(roster::MEMBER_REMOVED.to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,7 +157,8 @@ async fn a_snapshot_is_taken_of_members_only() {
     let address = world.addresses[&1].to_string().parse().unwrap();
     let install = async |shown: MemberId, incarnation: u64, message: Message, size| {
         let channel = world.dialer(shown).channel(&address, id(1)).await.unwrap();
-        let header = v1::InstallHeader { message: Some(codec::to_wire(message)), size, incarnation };
+        let header =
+            v1::InstallHeader { message: Some(codec::to_wire(message)), size, incarnation, digest: 0 };
         let first = v1::InstallFrame { header: Some(header), chunk: Bytes::new() };
         let frames = tokio_stream::iter([first]).chain(tokio_stream::pending());
         let mut answers = PeersClient::new(channel).install(frames).await?.into_inner();
@@ -177,7 +181,10 @@ async fn a_snapshot_is_taken_of_members_only() {
     nodes[0].publish(1, forced(&world));
     until("the next life", || nodes[0].peers.others().is_empty()).await;
     let refused = install(2, 1, snapshot(2, 1, 9), 5).await.unwrap_err();
-    assert_eq!(Problem::from(&refused).reason, roster::MEMBER_REMOVED);
+    assert_eq!(
+        (Problem::from(&refused).reason.as_str(), roster::overtaken_by(&refused, 1)),
+        (OVERTAKEN, Some(2))
+    );
     assert!(nodes[0].files.received.lock().unwrap().is_empty());
 }
 
@@ -186,19 +193,22 @@ async fn two_lives_of_a_cluster_hear_nothing_of_each_other() {
     let (world, mut nodes) = World::of(3).await;
     nodes[0].publish(1, forced(&world));
     // The second one is one of the last life, and was gone when the next one began.
-    tokio::time::timeout(PATIENCE, nodes[1].peers.removed()).await.unwrap();
+    let end = tokio::time::timeout(PATIENCE, nodes[1].peers.end()).await.unwrap();
+    assert_eq!(end, End::Overtaken { own: 1, life: 2 });
     // One that had joined after that state, and one that lies about its number.
     for member in [2, 4, 9_000] {
         let heard = converse_in(&world, &nodes[0], (4, member, 1), vec![message(member, 1, 1, 0)]).await;
-        assert_eq!(heard.reason, roster::MEMBER_REMOVED, "{heard}");
+        assert_eq!(heard.reason, OVERTAKEN, "{heard}");
     }
     let later = converse_in(&world, &nodes[0], (1, 1, 3), Vec::new()).await;
     assert_eq!(later.reason, "OTHER_LIFE", "{later}");
     // The one that was forced dials those that it knew: they take nothing of it.
     let heard = converse_in(&world, &nodes[2], (1, 1, 2), vec![message(1, 3, 1, 0)]).await;
     assert_eq!((heard.code, heard.reason.as_str()), (Code::FailedPrecondition, "OTHER_LIFE"), "{heard}");
+    let end = tokio::time::timeout(PATIENCE, nodes[2].peers.end()).await.unwrap();
+    assert_eq!(end, End::Overtaken { own: 1, life: 2 }, "whoever says so");
     // Nothing of all that came through.
-    for (node, from) in [(0, 1_500), (2, 2)] {
+    for (node, from) in [(0, 9_000), (2, 2)] {
         let own = nodes[node].peers.own();
         let marker = message(from, own, 77, 0);
         let (world, life) = (&world, if node == 0 { 2 } else { 1 });
@@ -279,4 +289,66 @@ async fn a_hello_is_not_enough_for_other_calls() {
             answer = asked => assert_eq!(answer, wanted, "asked of {to}"),
         }
     }
+}
+
+/// A follower that hears its own leader learns as well that the life of both is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_hears_a_leader_of_its_own_life_heeds_a_later_one() {
+    let (world, nodes) = World::of(3).await;
+    nodes[1].publish(2, world.state());
+    nodes[2].publish(2, world.state());
+    nodes[0].publish(1, forced(&world));
+    for node in &nodes[1..] {
+        let end = || *node.peers.shared.end.borrow();
+        let heeded = || {
+            // Its leader is there all the time.
+            node.publisher.heard_leader();
+            end().is_some()
+        };
+        until("the later life to be heeded", heeded).await;
+        assert_eq!(end(), Some(End::Overtaken { own: 1, life: 2 }));
+    }
+}
+
+/// Of what a certificate's owner says of itself nothing counts, once it left: neither another number nor a later life.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_left_is_let_in_nowhere_under_no_number_also_without_a_leader() {
+    let mut world = World::new();
+    let listener = world.listen(1);
+    for member in [2, 3] {
+        world.addresses.insert(member, format!("127.0.0.1:{member}").parse().unwrap());
+    }
+    // As after a restart, or from a snapshot of another manager.
+    let state = State::restore(without(&world, 2).export()).unwrap();
+    let node = world.start(1, listener, state.clone());
+    let address = world.addresses[&1].to_string().parse().unwrap();
+    let refused = async |wanted: &str| {
+        for (member, life) in [(2, 1), (4, 1), (9_000, 1), (9_000, 0), (3, 1), (9_000, 7)] {
+            let heard = converse_in(&world, &node, (2, member, life), vec![message(member, 1, 1, 0)]).await;
+            assert_eq!(heard.reason, wanted, "{member} in {life}: {heard}");
+            assert!(heard.message.contains("manager 2 was removed from the cluster"), "{heard}");
+            assert!(heard.message.contains("it joins with a token"), "{heard}");
+        }
+        let mut client = PeersClient::new(world.dialer(2).channel(&address, id(1)).await.unwrap());
+        let header = v1::InstallHeader {
+            message: Some(codec::to_wire(snapshot(9_000, 1, 9))),
+            size: 5,
+            incarnation: 1,
+            digest: 0,
+        };
+        let first = v1::InstallFrame { header: Some(header), chunk: Bytes::new() };
+        let frames = tokio_stream::iter([first]).chain(tokio_stream::pending());
+        let install = client.install(frames).await.map(|_| ()).unwrap_err();
+        let status = client.status(v1::StatusRequest {}).await.map(|_| ()).unwrap_err();
+        let forward = client.forward(v1::ForwardRequest::default()).await.map(|_| ()).unwrap_err();
+        for status in [install, status, forward] {
+            assert_eq!(Problem::from(&status).reason, wanted, "{status}");
+        }
+    };
+    // Who hears of no leader may have been removed itself, and says so.
+    refused("NO_LEADER").await;
+    node.publish(1, state);
+    refused(roster::MEMBER_REMOVED).await;
+    assert!(node.peers.shared.end.borrow().is_none(), "its word of a later life counts for nothing");
+    assert_eq!(node.peers.others(), [3]);
 }

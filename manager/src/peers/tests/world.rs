@@ -47,13 +47,23 @@ pub async fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// A snapshot that arrived: the message that announced it, and its bytes.
-pub type Received = (Message, Vec<u8>);
+pub type Received = (Message, Bytes);
 
 /// The snapshots of a manager, in memory.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Files {
     pub own: Arc<Mutex<BTreeMap<u64, Bytes>>>,
     pub received: Arc<Mutex<Vec<Received>>>,
+    /// As long as this is true, nothing becomes durable.
+    pub hold: watch::Sender<bool>,
+    slow: watch::Receiver<bool>,
+}
+
+impl Files {
+    fn new() -> Self {
+        let (hold, slow) = watch::channel(false);
+        Self { own: Arc::default(), received: Arc::default(), hold, slow }
+    }
 }
 
 impl Snapshots for Files {
@@ -62,9 +72,14 @@ impl Snapshots for Files {
         Box::pin(std::future::ready(found.ok_or_else(|| "there is none".into())))
     }
 
-    fn receive(&self, message: Message, bytes: Vec<u8>) -> Later<Result<(), String>> {
-        self.received.lock().unwrap().push((message, bytes));
-        Box::pin(std::future::ready(Ok(())))
+    fn receive(&self, message: Message, bytes: Bytes) -> Later<Result<(), String>> {
+        let mut files = self.clone();
+        Box::pin(async move {
+            files.received.lock().unwrap().push((message, bytes));
+            // As long as a test holds it up.
+            let _ = files.slow.wait_for(|slow| !slow).await;
+            Ok(())
+        })
     }
 }
 
@@ -86,7 +101,8 @@ impl SessionCalls for NoSessions {
         _: MemberId,
         _: tonic::Streaming<v1::RelayFrame>,
     ) -> Result<RelayStream, tonic::Status> {
-        Err(tonic::Status::not_found("there are no sessions"))
+        // A log that is followed, and in which nothing is written.
+        Ok(Box::pin(tokio_stream::pending()))
     }
 }
 
@@ -193,7 +209,7 @@ impl World {
         let (peers, outgoing, unsent) = Peers::new(member, address, credentials).unwrap();
         let leader: Arc<dyn Leader> = Arc::new(peers.clone());
         let (store, publisher, inbox) = Store::of_group(Published::first(state), member, leader, 4096, 1024);
-        let (shutdown, files) = (Shutdown::new(), Files::default());
+        let (shutdown, files) = (Shutdown::new(), Files::new());
         peers.start(store.clone(), Arc::new(files.clone()), unsent, &shutdown);
         let server = PeerServer::new(Parts {
             peers: peers.clone(),
@@ -208,6 +224,7 @@ impl World {
         let incoming = serve_tls(listener, config, StrangerLimits::default());
         let service = PeersServer::new(server).max_decoding_message_size(MAX_MESSAGE);
         let serving = Server::builder()
+            .max_concurrent_streams(Some(crate::server::MAX_STREAMS))
             .initial_stream_window_size(Some(128 << 10))
             .add_service(service)
             .serve_with_incoming(incoming);

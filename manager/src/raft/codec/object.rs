@@ -19,7 +19,7 @@ use warren_proto::v1::snapshot_record::Record;
 use warren_types::{Revision, ServiceId, Violation, Violations};
 
 use self::machine::{node, stored_node, stored_token, token};
-use self::member::{member, stored_member};
+use self::member::{departed, member, stored_departed, stored_member};
 use self::service::{service, stored_service};
 use self::storage::{content, stored_content, stored_volume, volume};
 use self::task::{stored_task, task};
@@ -160,6 +160,7 @@ fn stored_cluster(parts: &Parts) -> v1::StoredCluster {
         digest: parts.digest,
         next_member: parts.next_member,
         removed_nodes: parts.removed_nodes.iter().map(|(node, index)| (node.to_string(), *index)).collect(),
+        departed: parts.departed.iter().map(stored_departed).collect(),
         ..v1::StoredCluster::default()
     };
     if let Some(cluster) = &parts.cluster {
@@ -191,6 +192,7 @@ fn parts(stored: v1::StoredCluster) -> Result<Parts, Violations> {
     };
     let removed = |(node, index): (&String, &u64)| Ok((text("cluster.removedNodes", node)?, *index));
     let removed_nodes = stored.removed_nodes.iter().map(removed).collect::<Result<_, Violations>>()?;
+    let departed = stored.departed.iter().map(departed).collect::<Result<_, Violations>>()?;
     Ok(Parts {
         applied: Applied { term: stored.applied_term, index: stored.applied_index },
         clock: at(stored.last_timestamp),
@@ -207,5 +209,6 @@ fn parts(stored: v1::StoredCluster) -> Result<Parts, Violations> {
         members: Vec::new(),
         next_member: stored.next_member,
         removed_nodes,
+        departed,
     })
 }

@@ -29,6 +29,7 @@ impl Driver {
                 let last = entries.last().map(|committed| committed.entry.index);
                 for committed in entries {
                     self.apply(committed)?;
+                    self.publisher.passed(&self.state);
                 }
                 Ok(last.map(|index| Event::Applied { index }))
             }

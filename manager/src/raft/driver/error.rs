@@ -16,7 +16,7 @@ pub enum DriverError {
     #[error(
         "after an error the log does not continue what was there, so this manager stops: it held {known}; \
          now it holds {found}. Check the disk; then restore a backup, or remove this manager from the cluster, \
-         empty its data directory and join it again"
+         empty `manager` in its data directory and join it again"
     )]
     Discontinued {
         /// What the last write that was confirmed had left.

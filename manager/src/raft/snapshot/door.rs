@@ -1,5 +1,6 @@
 //! Snapshots for other managers, and from them.
 
+use bytes::Bytes;
 use warren_consensus::Message;
 use warren_core::Applied;
 use warren_log::SnapshotMeta;
@@ -73,7 +74,7 @@ impl SnapshotDoor {
     ///
     /// # Errors
     /// [`SnapshotError`]; raft knows nothing of it then.
-    pub async fn receive(&self, message: Message, plain: Vec<u8>) -> Result<(), SnapshotError> {
+    pub async fn receive(&self, message: Message, plain: Bytes) -> Result<(), SnapshotError> {
         let meta = message.snapshot.clone().ok_or(SnapshotError::NotAnnounced)?;
         let (files, store) = (self.files.clone(), self.store.clone());
         let bytes = plain.len() as u64;

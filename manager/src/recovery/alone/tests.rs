@@ -114,6 +114,21 @@ fn what_was_cut_off_after_the_snapshots_file_is_as_it_was() {
     assert_eq!(go(data.path()).unwrap(), Alone::Now { others: 0, uncommitted: 1 });
 }
 
+/// People find that the life which began without this manager was a mistake.
+#[test]
+fn one_that_was_overtaken_can_be_made_the_cluster_again_in_a_later_life() {
+    let data = tempfile::tempdir().unwrap();
+    let dir = stopped(data.path(), vec![registered(1)], 3, &[1]);
+    let ahead = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 1_000;
+    seat::overtaken(&dir, &Seat::first(), ahead).unwrap();
+    assert!(matches!(go(data.path()).unwrap(), Alone::Now { .. }), "though it was alone before");
+    assert_eq!(state_of(&dir).0.cluster().unwrap().incarnation, ahead + 1);
+    assert!(matches!(seat::look(&dir).unwrap(), Standing::Seated(_)));
+    // A number that nobody means stops nothing.
+    seat::overtaken(&dir, &Seat::first(), u64::MAX).unwrap();
+    go(data.path()).unwrap();
+}
+
 #[test]
 fn where_there_is_nothing_to_go_on_with_it_is_said() {
     let data = tempfile::tempdir().unwrap();

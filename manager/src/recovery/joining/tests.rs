@@ -3,6 +3,7 @@ use std::time::SystemTime;
 
 use warren_security::{CertificateRequest, Identity};
 
+use super::super::seat::Standing;
 use super::*;
 
 const MEMBER: MemberId = 3;
@@ -109,6 +110,33 @@ fn an_answer_that_is_not_for_this_machine_stores_nothing() {
     for (member, founders) in [(0, &[1][..]), (3, &[]), (3, &[0])] {
         assert!(matches!(refused(Offer { member, founders, ..good }), NotOurs::Seat));
     }
+}
+
+#[test]
+fn what_an_overtaken_manager_was_stays_until_it_is_let_in() {
+    let data = tempfile::tempdir().unwrap();
+    let dir = data.path().join("manager");
+    let first = begin(&dir).unwrap();
+    let cluster = Cluster::new("c1");
+    cluster.admit(&first).unwrap().complete(&dir).unwrap();
+    let was = seat::Seat { member: MEMBER, founders: vec![1], managers: vec![introduced(1)] };
+    seat::overtaken(&dir, &was, 7).unwrap();
+    fs::create_dir(dir.join("log")).unwrap();
+    let key = begin(&dir).unwrap();
+    assert_ne!(key.pem(), first.pem(), "it is another manager");
+    for _ in 0..2 {
+        assert_eq!(begin(&dir).unwrap().pem(), key.pem(), "the next try is of the same");
+        let standing = seat::look(&dir).unwrap();
+        assert!(matches!(&standing, Standing::Overtaken(seat, 7) if *seat == was), "{standing:?}");
+        assert!(dir.join("log").exists() && dir.join(AUTHORITY_FILE).exists());
+    }
+    for _ in 0..2 {
+        begin_anew(&dir, &key).unwrap();
+        assert!(matches!(seat::look(&dir).unwrap(), Standing::Begun(found) if found.pem() == key.pem()));
+        assert!(!dir.join("log").exists() && !dir.join(AUTHORITY_FILE).exists());
+    }
+    cluster.admit(&key).unwrap().complete(&dir).unwrap();
+    assert!(matches!(seat::look(&dir).unwrap(), Standing::Seated(_)));
 }
 
 #[test]

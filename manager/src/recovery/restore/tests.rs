@@ -33,15 +33,27 @@ fn the_cluster_goes_on_in_its_next_life_with_one_manager() {
     let dir = data.path().join("manager");
     let sample = Sample::new();
     let seat = restored(data.path(), &sample).unwrap();
-    assert_eq!(seat, Seat::alone(2), "an id that no manager had before");
+    let own = seat.member;
+    let life = stored(&dir).0.cluster().unwrap().incarnation;
+    assert_eq!(
+        (&seat, own),
+        (&Seat::alone(own), life * 1_000),
+        "an id that no manager had before, in no life"
+    );
     assert!(matches!(seat::look(&dir).unwrap(), Standing::Seated(found) if found == seat));
     let (state, loaded) = stored(&dir);
     assert!(state.cluster().unwrap().incarnation > sample.state.cluster().unwrap().incarnation);
     let members: Vec<_> = state.members().collect();
     let [member] = members[..] else { panic!("{members:?}") };
-    assert_eq!((member.member, &member.address), (2, &whom().address));
+    assert_eq!((member.member, &member.address), (own, &whom().address));
+    let gone: Vec<_> = state.all_departed().map(|(_, departed)| departed.member).collect();
+    assert_eq!(
+        (gone, state.next_member()),
+        (vec![1], own + 1),
+        "its certificate is good for nothing any more"
+    );
     assert_eq!(state.contents().count(), 1);
-    assert_eq!(loaded.snapshot.unwrap().conf_state, ConfState::of_voters(vec![2]));
+    assert_eq!(loaded.snapshot.unwrap().conf_state, ConfState::of_voters(vec![own]));
     assert!(loaded.hard_state.term > sample.state.applied().term, "a term of its own");
     assert_eq!(loaded.hard_state.commit, state.applied().index);
     let keys = Keys::open(&dir, false, SystemTime::now()).unwrap();
@@ -94,4 +106,27 @@ fn what_was_cut_off_leaves_no_manager_and_does_not_stand_in_the_way() {
     restored(data.path(), &sample).unwrap();
     assert!(!half.exists());
     assert_eq!(stored(&dir).0.contents().count(), 1);
+}
+
+/// Two machines restore one backup, one after the other: their numbers differ, and so do those of all that join either.
+#[test]
+fn two_lives_from_one_backup_share_no_number() {
+    let sample = Sample::new();
+    let began = SystemTime::now();
+    let restored = |after: u64| {
+        let data = tempfile::tempdir().unwrap();
+        let opened = backup::read(&passphrase(), sample.written()).unwrap();
+        let now = began + std::time::Duration::from_secs(after);
+        let restoring = Restoring::begin(data.path()).unwrap();
+        let seat = restoring.finish(opened, Engine::Redb, whom(), now).unwrap();
+        (seat.member, stored(&data.path().join("manager")).0)
+    };
+    let [(first, one), (second, other)] = [0, 1].map(restored);
+    assert!(one.cluster().unwrap().incarnation < other.cluster().unwrap().incarnation);
+    // Each gives out what follows: 999 managers within the second between them.
+    assert!(one.next_member() == first + 1 && other.next_member() == second + 1);
+    assert!(second - first >= 1_000, "{first} and {second}");
+    // A manager that joined the former life after the backup has one of the numbers that nobody gets any more.
+    let lost = sample.state.next_member();
+    assert!([&one, &other].iter().all(|state| state.member(lost).is_none() && lost < state.next_member()));
 }

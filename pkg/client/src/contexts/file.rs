@@ -31,12 +31,18 @@ struct Entry {
     /// As it was written before there could be several.
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    life: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     ca: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<super::PrivateKey>,
+}
+
+fn is_unknown(life: &u64) -> bool {
+    *life == 0
 }
 
 pub(super) fn load(file: &Path) -> Result<Contexts, Error> {
@@ -115,7 +121,7 @@ fn parse(file: &Path, text: &str) -> Result<Contexts, String> {
 }
 
 fn parse_entry(entry: Entry) -> Result<Context, String> {
-    let name = entry.name;
+    let (name, life) = (entry.name, entry.life);
     let given: Vec<String> = entry.addresses.into_iter().chain(entry.address).collect();
     let target = match (entry.socket, given.is_empty(), entry.ca, entry.certificate, entry.key) {
         (Some(socket), true, None, None, None) => Target::Unix { socket },
@@ -130,7 +136,7 @@ fn parse_entry(entry: Entry) -> Result<Context, String> {
             ));
         }
     };
-    Ok(Context { name, target })
+    Ok(Context { name, target, life })
 }
 
 fn document(contexts: &Contexts) -> Document {
@@ -140,6 +146,7 @@ fn document(contexts: &Contexts) -> Document {
             socket: None,
             addresses: Vec::new(),
             address: None,
+            life: context.life,
             ca: None,
             certificate: None,
             key: None,

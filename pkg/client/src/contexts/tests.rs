@@ -10,11 +10,11 @@ fn tcp(name: &str, address: &str) -> Context {
         key: PrivateKey("SECRET".into()),
     };
     let addresses = address.split(',').map(|address| address.parse().unwrap()).collect();
-    Context { name: name.into(), target: Target::Tcp { addresses, identity } }
+    Context { name: name.into(), target: Target::Tcp { addresses, identity }, life: 0 }
 }
 
 fn unix(name: &str) -> Context {
-    Context { name: name.into(), target: Target::Unix { socket: "/run/warren/warren.sock".into() } }
+    Context { name: name.into(), target: Target::Unix { socket: "/run/warren/warren.sock".into() }, life: 0 }
 }
 
 fn written(file: &Path, text: &str) {
@@ -151,7 +151,7 @@ fn a_file_of_before_is_read_and_written_anew() {
     assert_eq!(Contexts::load(&file).unwrap().get("a"), Some(&tcp("a", "10.0.0.7:8080")));
     let more: Vec<_> = ["10.0.0.8:8080", "10.0.0.7:8080"].map(|address| address.parse().unwrap()).into();
     let Target::Tcp { identity, .. } = tcp("a", "a:1").target else { panic!() };
-    assert!(Contexts::follow(&file, "a", &identity, &more).unwrap());
+    assert!(Contexts::follow(&file, "a", &identity, (&more, 0)).unwrap());
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.contains("addresses = [\"10.0.0.8:8080\", \"10.0.0.7:8080\"]"), "{text}");
     assert!(!text.contains("address ="), "{text}");
@@ -170,7 +170,7 @@ fn only_what_managers_say_otherwise_is_written() {
     };
     let Target::Tcp { identity, .. } = tcp("a", "a:1").target else { panic!() };
     let follow = |name: &str, identity: &Identity, text: &str| {
-        Contexts::follow(&file, name, identity, &managers(text)).unwrap()
+        Contexts::follow(&file, name, identity, (&managers(text), 1)).unwrap()
     };
     assert!(!follow("a", &identity, "a:1") && !file.exists());
     Contexts::ensure(&file, tcp("a", "a:1,b:2,c:3")).unwrap();
@@ -197,4 +197,18 @@ fn only_what_managers_say_otherwise_is_written() {
         assert_eq!(Contexts::load(&file).unwrap().get("a"), Some(&tcp("a", text)));
     }
     assert_eq!(Contexts::load(&file).unwrap().current.as_deref(), Some("u"));
+}
+
+#[test]
+fn the_latest_life_of_the_cluster_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("contexts.toml");
+    let Target::Tcp { identity, .. } = tcp("a", "a:1").target else { panic!() };
+    Contexts::ensure(&file, tcp("a", "a:1")).unwrap();
+    assert!(!fs::read_to_string(&file).unwrap().contains("life"), "nothing is known of it");
+    for (life, changed, kept) in [(1, false, 0), (7, true, 7), (7, false, 7), (5, false, 7), (0, false, 7)] {
+        assert_eq!(Contexts::follow(&file, "a", &identity, (&[], life)).unwrap(), changed, "{life}");
+        let known = Contexts::load(&file).unwrap();
+        assert_eq!(known.get("a"), Some(&Context { life: kept, ..tcp("a", "a:1") }), "{life}");
+    }
 }

@@ -20,8 +20,11 @@ struct Place {
     again: u64,
     /// Everything is read again up to there.
     repeating: bool,
-    /// What was said last instead of lines.
+    /// What was said last instead of lines, since the newest of them, and how often.
     trouble: String,
+    times: u64,
+    /// How many of those times still come again.
+    times_again: u64,
 }
 
 impl Seen {
@@ -29,6 +32,7 @@ impl Seen {
     pub fn begin_again(&mut self) {
         for place in self.0.values_mut() {
             (place.again, place.repeating) = (place.lines, place.lines > 0);
+            place.times_again = place.times;
         }
     }
 
@@ -49,11 +53,7 @@ impl Seen {
         let place = self.0.entry(entry.task_id.clone()).or_default();
         match &entry.entry {
             None => true,
-            Some(Entry::Trouble(trouble)) => {
-                let news = place.trouble != *trouble;
-                place.trouble.clone_from(trouble);
-                news
-            }
+            Some(Entry::Trouble(trouble)) => place.hear(trouble),
             Some(Entry::Line(line)) => place.take(line.at_ns),
         }
     }
@@ -73,6 +73,22 @@ impl Place {
         }
         self.lines = if at == self.at { self.lines + 1 } else { 1 };
         self.at = at;
+        // What is said after this line is about something else, though it may be the same words.
+        (self.times, self.times_again) = (0, 0);
+        self.trouble.clear();
+        true
+    }
+
+    fn hear(&mut self, trouble: &str) -> bool {
+        if self.trouble != trouble {
+            (self.times, self.times_again) = (0, 0);
+            trouble.clone_into(&mut self.trouble);
+        }
+        if self.times_again > 0 {
+            self.times_again -= 1;
+            return false;
+        }
+        self.times += 1;
         true
     }
 }
@@ -135,10 +151,19 @@ mod tests {
     }
 
     #[test]
-    fn the_same_trouble_is_said_once() {
+    fn the_same_trouble_is_said_as_often_as_it_was() {
         let mut seen = Seen::default();
-        assert!(
-            seen.take(&trouble("a", "x")) && !seen.take(&trouble("a", "x")) && seen.take(&trouble("a", "y"))
-        );
+        // Twice nine lines were lost: each is told.
+        for entry in
+            [line("a", 1, ""), trouble("a", "x"), line("a", 2, ""), trouble("a", "x"), trouble("a", "x")]
+        {
+            assert!(seen.take(&entry), "{entry:?}");
+        }
+        seen.begin_again();
+        assert!(!seen.take(&line("a", 2, "")));
+        assert!(!seen.take(&trouble("a", "x")) && !seen.take(&trouble("a", "x")));
+        assert!(seen.take(&trouble("a", "x")) && seen.take(&trouble("a", "y")));
+        seen.begin_again();
+        assert!(!seen.take(&trouble("a", "y")) && seen.take(&trouble("a", "x")));
     }
 }

@@ -21,7 +21,7 @@ async fn a_manager_that_is_unavailable_for_a_moment_is_asked_again() {
 
 #[tokio::test]
 async fn retries_end_and_the_managers_words_stay() {
-    let problem = Problem::new(Code::Unavailable, "NO_LEADER", "the managers have no leader");
+    let problem = Problem::new(Code::Unavailable, "DISK_FAILS", "the log cannot be written");
     let gone = std::iter::repeat_with(|| Status::from(problem.clone())).take(100);
     let manager = Manager::new(Script { gets: gone.collect(), ..Script::default() });
     let (target, _serving) = manager.serve_socket();

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tonic::transport::Server;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
+use warren_proto::status::{LIFE, OTHER_LIFE, Problem};
 use warren_proto::v1;
 use warren_proto::v1::cluster_server::ClusterServer;
 use warren_proto::v1::images_server::ImagesServer;
@@ -51,6 +52,8 @@ pub struct Script {
     pub archive_ended: bool,
     /// What answers say of where managers are; nothing while it is empty.
     pub managers: String,
+    /// The life of the cluster that it is in.
+    pub life: u64,
     /// How many calls were content with what there is.
     pub stale: usize,
     /// Woken when the first piece of an archive has come.
@@ -165,10 +168,15 @@ impl v1::services_server::Services for Manager {
         let mut script = self.0.lock().unwrap();
         script.stale +=
             usize::from(request.metadata().get("warren-stale").is_some_and(|value| value == "true"));
+        let seen = request.metadata().get(LIFE).map(|life| life.to_str().unwrap().parse::<u64>().unwrap());
+        if seen.is_some_and(|seen| seen > script.life) {
+            return Err(Problem::new(Code::Unavailable, OTHER_LIFE, "a life that is over").into());
+        }
         let reference = request.into_inner().reference;
         script.asked.push(reference.clone());
         let mut answer =
             script.gets.pop_front().map_or_else(|| Ok(Response::new(service(&reference))), Err)?;
+        answer.metadata_mut().insert(LIFE, script.life.into());
         if !script.managers.is_empty() {
             answer.metadata_mut().insert("warren-managers", script.managers.parse().unwrap());
         }

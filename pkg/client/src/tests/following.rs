@@ -1,5 +1,7 @@
 //! Several managers: which of them is asked, and when another one is.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -116,6 +118,46 @@ async fn when_all_have_no_leader_their_words_stay() {
     assert!((within / 2..2 * within).contains(&begun.elapsed()), "{:?}", begun.elapsed());
 }
 
+/// How often a caller was told that it waits for a leader.
+fn counting(client: Client) -> (Client, Arc<AtomicUsize>) {
+    let told = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&told);
+    let tell = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    };
+    (client.on_leaderless(tell), told)
+}
+
+#[tokio::test]
+async fn a_leader_is_waited_for_also_over_a_socket_which_is_told_but_not_for_ever() {
+    let get = async |leaderless: usize| {
+        let gets = std::iter::repeat_with(no_leader).take(leaderless).collect();
+        let manager = Manager::new(Script { gets, ..Script::default() });
+        let (target, _serving) = manager.serve_socket();
+        let (client, told) = counting(Client::connect(&target).await.unwrap());
+        let begun = Instant::now();
+        let got = client.services().get("web").await;
+        (got, told.load(Ordering::Relaxed), begun.elapsed())
+    };
+    let (soon, late, never) = tokio::join!(get(3), get(7), get(1000));
+    assert!(soon.0.is_ok() && soon.1 == 0, "an election is nothing to speak of: {soon:?}");
+    assert!(late.0.is_ok() && late.1 == 1, "{late:?}");
+    let (error, took) = (never.0.unwrap_err(), never.2);
+    assert!(error.is_no_leader() && never.1 == 1, "{error:?}");
+    assert!((Duration::from_secs(5)..Duration::from_secs(8)).contains(&took), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_write_that_may_have_happened_stays_one_when_the_leader_is_gone_for_good() {
+    let doubt = Problem::new(Code::Unavailable, "UNCONFIRMED", "the write may still happen").into();
+    let gets = std::iter::once(doubt).chain(std::iter::repeat_with(no_leader).take(1000)).collect();
+    let manager = Manager::new(Script { gets, ..Script::default() });
+    let (target, _serving) = manager.serve_socket();
+    let client = Client::connect(&target).await.unwrap();
+    let error = client.services().get("web").await.unwrap_err();
+    assert!(matches!(&error, Error::Refused { problem } if problem.reason == "UNCONFIRMED"), "{error:?}");
+}
+
 #[tokio::test]
 async fn a_manager_that_dies_is_left_also_by_clones() {
     let managers = [Manager::default(), Manager::default()];
@@ -147,6 +189,26 @@ async fn managers_that_are_told_of_are_gone_to_and_stale_reads_are_marked() {
     assert_eq!((first.0.lock().unwrap().stale, second.0.lock().unwrap().stale), (1, 1));
     client.stale(false).services().get("c").await.unwrap();
     assert_eq!(second.0.lock().unwrap().stale, 1);
+}
+
+#[tokio::test]
+async fn a_manager_of_an_earlier_life_of_the_cluster_is_passed_over() {
+    let (older, newer) = (Manager::default(), Manager::default());
+    let (ours, addresses, _serving) = cluster(&[&older, &newer]);
+    (older.0.lock().unwrap().life, newer.0.lock().unwrap().life) = (3, 7);
+    older.0.lock().unwrap().managers = addresses[0].clone();
+    let target = target(&ours, &addresses);
+    let client = Client::connect(&target).await.unwrap();
+    client.services().get("a").await.unwrap();
+    assert_eq!((client.life(), older.asked()), (3, vec!["a".to_owned()]), "it knows of no other");
+    let client = Client::connect(&target).await.unwrap().having_seen(7);
+    client.services().get("b").await.unwrap();
+    assert_eq!((newer.asked(), older.asked().len()), (vec!["b".to_owned()], 1));
+    // The new one is away: the old one is of no use to whoever has seen it.
+    let client = Client::connect(&self::target(&ours, &addresses[..1])).await.unwrap().having_seen(7);
+    let refused = client.services().get("c").await.unwrap_err().to_string();
+    assert!(refused.contains("a life that is over"), "{refused}");
+    assert_eq!((client.life(), older.asked().len()), (7, 1));
 }
 
 #[tokio::test]

@@ -1,10 +1,14 @@
 //! A bounded number of places for those who did not prove who they are, shared out by address: nobody keeps
 //! the others out by being many.
 //!
-//! When all places are taken, a newcomer gets that of whoever is there longest from the address that has most
-//! of them: at once if the newcomer's address has fewer even with it, else once the other had its patience.
+//! When all places are taken, a newcomer gets that of a guest who lets us wait for longer than its patience, from the
+//! address that has most of those, but never from one that has fewer places than the newcomer's own. Where there is
+//! none it gets the place of an address that has more even without it, or it waits. A guest who waits for us loses
+//! nothing by that: what was done for it would be done once more.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -31,14 +35,52 @@ struct Shared {
 struct Taken {
     /// In the order of their coming.
     guests: Vec<Guest>,
+    /// How many of them each address has, without those who are kept.
+    shares: HashMap<IpAddr, usize>,
     last: u64,
+}
+
+impl Taken {
+    fn share(&self, from: IpAddr) -> usize {
+        self.shares.get(&from).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, guest: Guest) {
+        *self.shares.entry(guest.from).or_default() += 1;
+        self.guests.push(guest);
+    }
+
+    fn remove(&mut self, index: usize) {
+        let guest = self.guests.remove(index);
+        if !guest.kept {
+            self.drop_share(guest.from);
+        }
+    }
+
+    fn keep(&mut self, index: usize) {
+        let guest = &mut self.guests[index];
+        if !std::mem::replace(&mut guest.kept, true) {
+            let from = guest.from;
+            self.drop_share(from);
+        }
+    }
+
+    fn drop_share(&mut self, from: IpAddr) {
+        if let Entry::Occupied(mut share) = self.shares.entry(from) {
+            *share.get_mut() -= 1;
+            if *share.get() == 0 {
+                share.remove();
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Guest {
     number: u64,
     from: IpAddr,
-    since: Instant,
+    /// Since when we wait for it; `None` while it waits for us.
+    awaited: Option<Instant>,
     kept: bool,
     /// Dropped with the guest, which tells the holder of the place.
     _lost: oneshot::Sender<()>,
@@ -57,8 +99,8 @@ enum Room {
 impl Crowd {
     /// So many places, at least one.
     pub(super) fn new(places: usize, patience: Duration) -> Self {
-        let taken = Mutex::default();
-        Self { shared: Arc::new(Shared { places: places.max(1), patience, taken, left: Notify::new() }) }
+        let (places, taken, left) = (places.max(1), Mutex::default(), Notify::new());
+        Self { shared: Arc::new(Shared { places, patience, taken, left }) }
     }
 
     /// A place, as soon as there is one.
@@ -83,15 +125,41 @@ impl Shared {
     /// A place, or when to look again.
     fn enter_now(self: &Arc<Self>, from: IpAddr, now: Instant) -> Result<Place, Option<Instant>> {
         let mut taken = self.lock();
-        match find_room(&taken.guests, self.places, self.patience, from, now) {
+        match self.find_room(&taken, from, now) {
             Room::Free => {}
-            Room::InsteadOf(index) => drop(taken.guests.remove(index)),
+            Room::InsteadOf(index) => taken.remove(index),
             Room::Wait(until) => return Err(until),
         }
         taken.last += 1;
         let (number, (lost, told)) = (taken.last, oneshot::channel());
-        taken.guests.push(Guest { number, from, since: now, kept: false, _lost: lost });
+        taken.add(Guest { number, from, awaited: Some(now), kept: false, _lost: lost });
         Ok(Place { number, shared: Arc::clone(self), told })
+    }
+
+    fn find_room(&self, taken: &Taken, from: IpAddr, now: Instant) -> Room {
+        let guests = &taken.guests;
+        if guests.len() < self.places {
+            return Room::Free;
+        }
+        let own = taken.share(from);
+        let movable = || guests.iter().enumerate().filter(|(_, guest)| !guest.kept);
+        // Whoever comes again and again must not push out those who are slow and few.
+        let awaited = movable().filter_map(|(index, guest)| Some((guest.awaited? + self.patience, index)));
+        let awaited: Vec<_> = awaited.filter(|(_, index)| taken.share(guests[*index].from) >= own).collect();
+        let late = awaited.iter().filter(|(end, _)| *end <= now).map(|(_, index)| *index);
+        if let Some(index) = late.max_by_key(|index| (taken.share(guests[*index].from), Reverse(*index))) {
+            return Room::InsteadOf(index);
+        }
+        let largest = taken.shares.values().copied().max().unwrap_or(0);
+        if largest > own + 1 {
+            let most = || movable().filter(|(_, guest)| taken.share(guest.from) == largest);
+            // Nothing was done yet for one who says nothing, and least for who came last of the others.
+            let silent = most().find(|(_, guest)| guest.awaited.is_some());
+            if let Some((index, _)) = silent.or_else(|| most().next_back()) {
+                return Room::InsteadOf(index);
+            }
+        }
+        Room::Wait(awaited.iter().map(|(end, _)| *end).min())
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
@@ -100,24 +168,8 @@ impl Shared {
     }
 }
 
-fn find_room(guests: &[Guest], places: usize, patience: Duration, from: IpAddr, now: Instant) -> Room {
-    if guests.len() < places {
-        return Room::Free;
-    }
-    let mut shares: HashMap<IpAddr, usize> = HashMap::new();
-    let movable = || guests.iter().enumerate().filter(|(_, guest)| !guest.kept);
-    movable().for_each(|(_, guest)| *shares.entry(guest.from).or_default() += 1);
-    let largest = shares.values().copied().max().unwrap_or(0);
-    let Some((index, oldest)) = movable().find(|(_, guest)| shares[&guest.from] == largest) else {
-        return Room::Wait(None);
-    };
-    let own = shares.get(&from).copied().unwrap_or(0);
-    let until = oldest.since + patience;
-    if largest > own + 1 || until <= now { Room::InsteadOf(index) } else { Room::Wait(Some(until)) }
-}
-
 /// What one machine may be: an IPv4 address, or the /64 network in which an IPv6 host chooses its addresses.
-fn network(address: IpAddr) -> IpAddr {
+pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
@@ -126,6 +178,11 @@ fn network(address: IpAddr) -> IpAddr {
         v4 => v4,
     }
 }
+
+/// The place was needed for another.
+#[derive(Debug, thiserror::Error)]
+#[error("it took too long for the number of them")]
+pub(super) struct Lost;
 
 /// A place in the crowd, given back when it is dropped.
 #[derive(Debug)]
@@ -138,18 +195,40 @@ pub(super) struct Place {
 impl Place {
     /// From now on nobody else gets it before it is given back.
     pub(super) fn keep(&self) {
+        self.update(Taken::keep);
+    }
+
+    /// It is we who are waited for now.
+    pub(super) fn heard(&self) {
+        self.update(|taken, index| taken.guests[index].awaited = None);
+    }
+
+    /// We wait for it again.
+    pub(super) fn awaited(&self) {
+        self.update(|taken, index| taken.guests[index].awaited = Some(Instant::now()));
+        // It may be late one day, which whoever waits for a place does not know.
+        self.shared.left.notify_one();
+    }
+
+    /// Changes the guest with this place, if it still has it.
+    fn update(&self, change: impl FnOnce(&mut Taken, usize)) {
         let mut taken = self.shared.lock();
-        if let Some(guest) = taken.guests.iter_mut().find(|guest| guest.number == self.number) {
-            guest.kept = true;
+        // Numbers rise in the order of their coming.
+        if let Ok(index) = taken.guests.binary_search_by_key(&self.number, |guest| guest.number) {
+            change(&mut taken, index);
         }
     }
 
-    /// Ends when somebody else got it.
-    pub(super) async fn lost(&mut self) {
-        let _ = (&mut self.told).await;
+    /// Does `work` until somebody else gets the place. What is done by then is done, also at that moment.
+    pub(super) async fn while_held<F: Future>(&mut self, work: F) -> Result<F::Output, Lost> {
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            _ = &mut self.told => Err(Lost),
+        }
     }
 
-    /// As [`Place::lost`], to be polled. Not after it was ready.
+    /// Ready when somebody else got it. Not to be polled after that.
     pub(super) fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
         std::pin::Pin::new(&mut self.told).poll(context).map(drop)
     }
@@ -157,7 +236,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.lock().guests.retain(|guest| guest.number != self.number);
+        self.update(Taken::remove);
         self.shared.left.notify_one();
     }
 }

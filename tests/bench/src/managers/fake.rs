@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval_at, sleep};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint};
+use warren_process::joining::channel_over;
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame as FromManager;
 use warren_proto::v1::membership_client::MembershipClient;
@@ -26,10 +26,14 @@ use warren_security::{
     connect_to_join,
 };
 
-/// For TCP and TLS each, and for an answer.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Machines that join over one connection: a stranger may not say much more.
-const JOINS: usize = 20;
+/// For TCP and TLS each, as long as a worker's.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// From the call to the welcome, as long as a worker's.
+const WELCOME: Duration = Duration::from_secs(5);
+/// Machines that join at once.
+const JOINING: usize = 24;
+/// How often a machine tries to join.
+const TRIES: usize = 20;
 /// What every image is.
 const DIGEST: &str = "sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 /// Frames that wait to be sent.
@@ -50,8 +54,9 @@ pub fn main(words: &[String]) -> anyhow::Result<()> {
     let (token, count) = (Token::parse(token)?, count.parse()?);
     let managers: Vec<SocketAddr> = managers.iter().map(|it| it.parse()).collect::<Result<_, _>>()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let start = Instant::now();
     let workers = runtime.block_on(join_all(&token, name, count, &managers))?;
-    say("joined")?;
+    say(&format!("joined {}", start.elapsed().as_secs_f64()))?;
     listen("open")?;
     let start = Instant::now();
     let (opened, mut openings) = mpsc::channel(count);
@@ -78,40 +83,67 @@ fn listen(word: &str) -> anyhow::Result<()> {
     if line.trim() == word { Ok(()) } else { bail!("wanted {word:?}, heard {line:?}") }
 }
 
+/// Each over a connection of its own, by each of the managers in turn.
 async fn join_all(
     token: &Token,
     name: &str,
     count: usize,
     managers: &[SocketAddr],
 ) -> anyhow::Result<Vec<Worker>> {
-    let mut workers = Vec::with_capacity(count);
-    for first in (0..count).step_by(JOINS) {
-        let stream = TcpStream::connect(managers[0]).await?;
-        let (secure, roots) = connect_to_join(stream, token.authority(), PATIENCE).await?;
-        let mut membership = MembershipClient::new(channel(secure).await?);
-        for number in first..count.min(first + JOINS) {
-            let credentials = join(&mut membership, token, format!("{name}-{number}")).await?;
-            let tls = client_config(&roots, Some(LiveCertificate::new(&credentials)))?;
-            workers.push(Worker { number, tls, managers: managers.to_vec() });
-        }
+    let mut lanes = JoinSet::new();
+    for lane in 0..JOINING {
+        let (token, name, managers) = (token.clone(), name.to_owned(), managers.to_vec());
+        lanes.spawn(async move {
+            let mut workers = Vec::new();
+            for number in (lane..count).step_by(JOINING) {
+                let own = format!("{name}-{number}");
+                let tls = join(&token, &own, managers.iter().cycle().skip(number)).await?;
+                workers.push(Worker { number, tls, managers: managers.clone() });
+            }
+            anyhow::Ok(workers)
+        });
     }
-    Ok(workers)
+    let joined: Vec<_> = lanes.join_all().await.into_iter().collect::<Result<_, _>>()?;
+    Ok(joined.into_iter().flatten().collect())
 }
 
+/// Asks one manager after the other.
 async fn join(
-    membership: &mut MembershipClient<Channel>,
     token: &Token,
-    name: String,
-) -> anyhow::Result<Credentials> {
+    name: &str,
+    managers: impl Iterator<Item = &SocketAddr>,
+) -> anyhow::Result<Arc<ClientConfig>> {
     let key = PrivateKey::generate()?;
+    let mut refused = None;
+    for manager in managers.take(TRIES) {
+        match ask(token, name, &key, *manager).await {
+            Ok(tls) => return Ok(tls),
+            Err(error) => refused = Some(error),
+        }
+        // Not a wait for something: it is tried again.
+        sleep(AGAIN).await;
+    }
+    Err(refused.context("no manager to ask")?.context(format!("{name} could not join")))
+}
+
+async fn ask(
+    token: &Token,
+    name: &str,
+    key: &PrivateKey,
+    manager: SocketAddr,
+) -> anyhow::Result<Arc<ClientConfig>> {
+    let stream = TcpStream::connect(manager).await?;
+    stream.set_nodelay(true)?;
+    let (secure, roots) = connect_to_join(stream, token.authority(), PATIENCE).await?;
     let request = v1::JoinRequest {
         token: token.reveal().to_string(),
-        certificate_request: CertificateRequest::create(&key)?,
-        name,
+        certificate_request: CertificateRequest::create(key)?,
+        name: name.to_owned(),
         description: Some(description()),
     };
-    let answer = membership.join(request).await?.into_inner();
-    Ok(Credentials::new(answer.certificate, key)?)
+    let answer = MembershipClient::new(channel_over(secure).await?).join(request).await?.into_inner();
+    let credentials = Credentials::new(answer.certificate, key.clone())?;
+    Ok(client_config(&roots, Some(LiveCertificate::new(&credentials)))?)
 }
 
 fn description() -> v1::NodeDescription {
@@ -126,19 +158,6 @@ fn description() -> v1::NodeDescription {
         disk_bytes: 1 << 40,
         ..Default::default()
     }
-}
-
-/// A channel over exactly this connection.
-async fn channel<S>(stream: S) -> Result<Channel, tonic::transport::Error>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-{
-    let stream = Arc::new(tokio::sync::Mutex::new(Some(TokioIo::new(stream))));
-    let once = tower::service_fn(move |_| {
-        let stream = Arc::clone(&stream);
-        async move { stream.lock().await.take().ok_or_else(|| std::io::Error::other("the connection was lost")) }
-    });
-    Endpoint::from_static("http://manager").connect_with_connector(once).await
 }
 
 impl Worker {
@@ -163,11 +182,12 @@ impl Worker {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let secure = connect(stream, Arc::clone(&self.tls), PATIENCE).await?;
-        let mut client = SessionsClient::new(channel(secure).await?).max_decoding_message_size(64 << 20);
+        let mut client = SessionsClient::new(channel_over(secure).await?).max_decoding_message_size(64 << 20);
         let (frames, queue) = mpsc::channel(QUEUE);
         let hello = v1::Hello { description: Some(description()), version: *has };
         send(&frames, ToManager::Hello(hello)).await?;
-        let mut inbound = client.establish(ReceiverStream::new(queue)).await?.into_inner();
+        let established = timeout(WELCOME, client.establish(ReceiverStream::new(queue)));
+        let mut inbound = established.await??.into_inner();
         let (mut states, mut reports) = (BTreeMap::new(), 0);
         // Jittered, as the real one is.
         let jitter = Duration::from_millis(self.number as u64 * 7 % 3_000);

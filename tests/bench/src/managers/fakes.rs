@@ -4,10 +4,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use warren_testkit::warren::Warren;
+
+use crate::node::cpu_seconds;
 
 /// The word by which this program runs as them.
 pub const WORD: &str = "fake-workers";
@@ -17,6 +19,8 @@ pub struct Fakes {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+    /// How many seconds passed until the last one had joined.
+    pub joined: f64,
 }
 
 impl Fakes {
@@ -39,17 +43,15 @@ impl Fakes {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take().context("a child's standard input")?;
         let output = BufReader::new(child.stdout.take().context("a child's standard output")?);
-        let mut fakes = Self { child, input, output };
-        ensure!(fakes.hear()? == "joined", "the workers did not join");
+        let mut fakes = Self { child, input, output, joined: 0.0 };
+        fakes.joined = fakes.hear_after("joined ")?;
         Ok(fakes)
     }
 
     /// Has all of them open their sessions; answers how many seconds passed until the last one was welcome.
     pub fn open(&mut self) -> anyhow::Result<f64> {
         writeln!(self.input, "open")?;
-        let heard = self.hear()?;
-        let seconds = heard.strip_prefix("opened ").with_context(|| format!("the workers said {heard:?}"))?;
-        Ok(seconds.parse()?)
+        self.hear_after("opened ")
     }
 
     /// They stand still from now on, without a word to anybody.
@@ -57,10 +59,17 @@ impl Fakes {
         Ok(kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGSTOP)?)
     }
 
-    fn hear(&mut self) -> anyhow::Result<String> {
+    /// How much CPU their process has used, in seconds.
+    pub fn cpu(&self) -> anyhow::Result<f64> {
+        cpu_seconds(self.child.id().cast_signed())
+    }
+
+    /// The number that they say behind `word`.
+    fn hear_after(&mut self, word: &str) -> anyhow::Result<f64> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
-        Ok(line.trim().to_owned())
+        let said = line.trim().strip_prefix(word);
+        Ok(said.with_context(|| format!("wanted {word:?}, the workers said {line:?}"))?.parse()?)
     }
 }
 

@@ -13,6 +13,8 @@ use warren_testkit::process::Process;
 use warren_testkit::wait::reached;
 use warren_testkit::warren::Warren;
 
+use crate::node::cpu_seconds;
+
 /// For what takes seconds at most on an idle machine.
 pub const SOON: Duration = Duration::from_secs(60);
 /// Where nodes' subnets come from: enough for 65,536 nodes.
@@ -135,6 +137,11 @@ impl Group {
         member.process = Process::spawn("a manager", command, &log);
         ensure!(member.process.is_running(), "a manager did not start again");
         Ok(())
+    }
+
+    /// How much CPU all of them have used, in seconds.
+    pub fn cpu(&self) -> anyhow::Result<f64> {
+        self.members.iter().try_fold(0.0, |sum, member| Ok(sum + cpu_seconds(member.process.pid())?))
     }
 
     /// Of the manager at `place`.

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use rand::RngExt;
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use warren_proto::v1;
+use warren_proto::v1::nodes_client::NodesClient;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_types::Id;
 
@@ -70,16 +71,25 @@ fn deployments(
     aim: &str,
 ) -> anyhow::Result<()> {
     let (mut sessions, mut running) = (Vec::new(), Vec::new());
+    let (mut joined, mut spent) = (Vec::new(), [Vec::new(), Vec::new()]);
     for _ in 0..ROUNDS {
         let group = Group::start(managers)?;
         let mut fakes = Fakes::join(group.warren(), &group.addresses(), workers)?;
+        joined.push(fakes.joined);
+        let before = [group.cpu()?, fakes.cpu()?];
         sessions.push(fakes.open()?);
+        spent[0].push(group.cpu()? - before[0]);
+        spent[1].push(fakes.cpu()? - before[1]);
         let mut services = connect(&group, runtime)?;
         running.push(runtime.block_on(deploy(&mut services, replicas))?.as_secs_f64());
     }
     let who = format!("{managers} managers, {workers} workers");
     let opened = if workers >= 1_000 { "< 1" } else { "" };
+    let [managers_spent, workers_spent] = &spent;
+    figures.add_samples(&format!("{who}: joined, each over a connection of its own"), &joined, "s", "");
     figures.add_samples(&format!("{who}: sessions opened, TLS included"), &sessions, "s", opened);
+    figures.add_samples(&format!("{who}: CPU of the managers for that"), managers_spent, "s", "");
+    figures.add_samples(&format!("{who}: CPU of the workers for that"), workers_spent, "s", "");
     figures.add_samples(&format!("{who}: {replicas} replicas, create to all RUNNING"), &running, "s", aim);
     Ok(())
 }
@@ -107,40 +117,72 @@ fn idle(figures: &mut Figures, scale: Scale) -> anyhow::Result<()> {
     let group = Group::start(3)?;
     let mut fakes = Fakes::join(group.warren(), &group.addresses(), scale.idle)?;
     let took = fakes.open()?;
-    let leader = group.wait_whole()?;
-    let others: Vec<usize> = (0..3).filter(|place| *place != leader).collect();
-    let cpu = |place: usize| cpu_seconds(group.pid(place));
-    let before = [cpu(leader)?, cpu(others[0])?];
-    // Not a wait for something: what is measured is this time itself.
-    std::thread::sleep(scale.watched);
-    let share = |now: f64, before: f64| (now - before) / scale.watched.as_secs_f64();
+    let (leader, [leads, follows]) = watch(&group, scale.watched)?;
     let what = format!("{} idle workers, 3 managers", scale.idle);
+    figures.add(&format!("{what}: joined, each over a connection of its own"), fakes.joined, "s", "");
     figures.add(&format!("{what}: sessions opened"), took, "s", "");
-    figures.add(&format!("{what}: the leader's CPU"), share(cpu(leader)?, before[0]), "cores", "< 1");
-    figures.add(&format!("{what}: a follower's CPU"), share(cpu(others[0])?, before[1]), "cores", "");
+    figures.add(&format!("{what}: the leader's CPU"), leads, "cores", "< 1");
+    figures.add(&format!("{what}: a follower's CPU"), follows, "cores", "");
     figures.add(&format!("{what}: the leader's RSS"), resident_mebibytes(group.pid(leader))?, "MiB", "");
     Ok(())
 }
 
-/// Half of the workers fall silent.
-fn losses(figures: &mut Figures, runtime: &Runtime, scale: Scale) -> anyhow::Result<()> {
-    let mut seconds = Vec::new();
+/// The leader's place, and how many cores it used in that time, and one that follows it. Who leads is asked before and
+/// after; where another one does by then, it is done again.
+fn watch(group: &Group, time: Duration) -> anyhow::Result<(usize, [f64; 2])> {
+    let mut leader = group.wait_whole()?;
     for _ in 0..ROUNDS {
-        let group = Group::start(3)?;
-        let (workers, replicas) = scale.three;
-        let mut lost = Fakes::join(group.warren(), &group.addresses(), workers / 2)?;
-        lost.open()?;
-        let mut services = connect(&group, runtime)?;
-        runtime.block_on(deploy(&mut services, replicas / 5))?;
-        let mut kept = Fakes::join_as(group.warren(), &group.addresses(), workers / 2, "kept")?;
-        kept.open()?;
-        let moment = Instant::now();
-        lost.fall_silent()?;
-        runtime.block_on(replaced(&group, replicas / 5))?;
-        seconds.push(moment.elapsed().as_secs_f64());
+        let places = [leader, (leader + 1) % group.addresses().len()];
+        let spent = || anyhow::Ok([cpu_seconds(group.pid(places[0]))?, cpu_seconds(group.pid(places[1]))?]);
+        let before = spent()?;
+        // Not a wait for something: what is measured is this time itself.
+        std::thread::sleep(time);
+        let after = spent()?;
+        let leads = group.wait_whole()?;
+        if leads == leader {
+            return Ok((leader, [0, 1].map(|of| (after[of] - before[of]) / time.as_secs_f64())));
+        }
+        leader = leads;
     }
-    figures.add_samples("nodes lost until all their tasks run elsewhere", &seconds, "s", "< 10");
+    bail!("in each of {ROUNDS} times {time:?} the leader changed")
+}
+
+/// Half of the workers fall silent: by themselves, and together with the manager that leads, which had their sessions.
+fn losses(figures: &mut Figures, runtime: &Runtime, scale: Scale) -> anyhow::Result<()> {
+    let (mut plain, mut with_leader) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        plain.push(lose(runtime, scale, false)?);
+        with_leader.push(lose(runtime, scale, true)?);
+    }
+    figures.add_samples("nodes lost until all their tasks run elsewhere", &plain, "s", "< 10");
+    let what = "nodes lost together with the leader until all their tasks run elsewhere";
+    figures.add_samples(what, &with_leader, "s", "< 15");
     Ok(())
+}
+
+/// Seconds until the tasks of the lost half run on the other one.
+fn lose(runtime: &Runtime, scale: Scale, also_leader: bool) -> anyhow::Result<f64> {
+    let mut group = Group::start(3)?;
+    let (workers, replicas) = scale.three;
+    let leader = group.wait_whole()?;
+    let addresses = group.addresses();
+    let sessions_at = if also_leader { &addresses[leader..=leader] } else { &addresses };
+    let mut lost = Fakes::join(group.warren(), sessions_at, workers / 2)?;
+    lost.open()?;
+    let mut services = connect(&group, runtime)?;
+    runtime.block_on(deploy(&mut services, replicas / 5))?;
+    let mut kept = Fakes::join_as(group.warren(), &addresses, workers / 2, "kept")?;
+    kept.open()?;
+    let moment = Instant::now();
+    lost.fall_silent()?;
+    if also_leader {
+        group.kill(leader);
+    }
+    let asked = (leader + usize::from(also_leader)) % addresses.len();
+    let access = group.access();
+    let channel = runtime.block_on(access.connect(addresses[asked])).map_err(anyhow::Error::msg)?;
+    runtime.block_on(replaced(NodesClient::new(channel), replicas / 5))?;
+    Ok(moment.elapsed().as_secs_f64())
 }
 
 fn connect(group: &Group, runtime: &Runtime) -> anyhow::Result<ServicesClient<Channel>> {
@@ -171,21 +213,24 @@ async fn deploy(services: &mut ServicesClient<Channel>, replicas: u32) -> anyhow
     }
 }
 
-/// Waits until so many tasks run on the nodes that are left.
-async fn replaced(group: &Group, replicas: u32) -> anyhow::Result<()> {
-    let address = group.addresses()[group.wait_whole()?];
-    let channel = group.access().connect(address).await.map_err(anyhow::Error::msg)?;
-    let mut nodes = v1::nodes_client::NodesClient::new(channel);
+/// Waits until so many tasks run on the nodes that are left. The manager that is asked may have no leader meanwhile.
+async fn replaced(mut nodes: NodesClient<Channel>, replicas: u32) -> anyhow::Result<()> {
     let start = Instant::now();
     loop {
-        let listed =
-            nodes.list(v1::ListRequest { page_size: 1_000, page_token: String::new() }).await?.into_inner();
-        let kept = listed.nodes.iter().filter(|node| node.name.starts_with("kept"));
-        let tasks: u32 = kept.map(|node| node.tasks).sum();
-        if tasks == replicas {
-            return Ok(());
-        }
-        ensure!(start.elapsed() < SOON, "{tasks} of {replicas} tasks are elsewhere after {SOON:?}");
+        let request = v1::ListRequest { page_size: 1_000, page_token: String::new() };
+        let seen = match nodes.list(request).await {
+            Ok(listed) => {
+                let nodes = listed.into_inner().nodes;
+                let kept = nodes.iter().filter(|node| node.name.starts_with("kept"));
+                let tasks: u32 = kept.map(|node| node.tasks).sum();
+                if tasks == replicas {
+                    return Ok(());
+                }
+                format!("{tasks} of {replicas} tasks are elsewhere")
+            }
+            Err(status) => status.to_string(),
+        };
+        ensure!(start.elapsed() < SOON, "{seen} after {SOON:?}");
         // Not a wait for something: the next look.
         tokio::time::sleep(LOOK * 5).await;
     }

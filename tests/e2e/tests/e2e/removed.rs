@@ -12,9 +12,11 @@ use crate::e2e::ending::assert_nothing_is_left;
 use crate::e2e::task;
 use crate::e2e::world::{BOX, SOON, box_archive};
 
+const WORKER_TOKEN: &[&str] = &["token", "create", "--role", "worker", "--quiet"];
 const NOT_FOUND: i32 = 3;
 const CONFLICT: i32 = 4;
 const UNREACHABLE: i32 = 5;
+const DENIED: i32 = 6;
 /// Longer than any container here has to end, and than a node needs to hear of its removal.
 const CLEARED: Duration = Duration::from_secs(60);
 
@@ -252,6 +254,38 @@ fn a_removed_manager_stops_what_its_worker_runs_and_can_join_again() {
 }
 
 #[test]
+fn what_an_overtaken_manager_runs_goes_on_until_it_joins_again() {
+    let lab = Lab::new();
+    let (mut first, mut other) = busy_manager(&lab, "100ms");
+    let running = task::pids(&other);
+    assert_eq!(running.len(), 2);
+    // Forced though the other one is well.
+    assert!(first.stop().success());
+    let data = first.data_dir().display().to_string();
+    first.local().ok(&["manager", "init", "--force-new-cluster", "--data-dir", &data]);
+    first.run_again();
+    let status = other.process().wait(CLEARED);
+    let log = other.process().log_tail(40);
+    assert_eq!(status.code(), Some(NOT_FOUND), "{log}");
+    assert!(log.contains("what runs here runs on") && log.contains("--force-new-cluster"), "{log}");
+    assert_eq!(task::pids(&other), running, "whoever forced the wrong one can take that back");
+    let data = other.data_dir().display().to_string();
+    other.local().refused(&["manager", "run", "--data-dir", &data], NOT_FOUND);
+    let (address, token) = (first.api().to_string(), first.warren().ok(WORKER_TOKEN));
+    let join = ["manager", "join", &address, "--token", token.trim(), "--data-dir", &data];
+    other.local().refused(&join, DENIED);
+    other.local().refused(&["manager", "run", "--data-dir", &data], NOT_FOUND);
+    assert_eq!(task::pids(&other), running, "it was not let in");
+    other.join_as_manager(&first);
+    eventually(SOON, "what it ran before to be gone", || {
+        let left: Vec<_> =
+            task::pids(&other).into_iter().filter(|task| running.get(&task.0) == Some(&task.1)).collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+    eventually(2 * SOON, "all tasks", || task::serving(&first, "web", 4));
+}
+
+#[test]
 fn a_manager_that_was_removed_while_it_was_down_clears_itself_even_if_it_is_killed_half_way() {
     let lab = Lab::new();
     let (first, mut gone) = busy_manager(&lab, "10s");
@@ -269,4 +303,20 @@ fn a_manager_that_was_removed_while_it_was_down_clears_itself_even_if_it_is_kill
     gone.host().disconnect();
     gone.run_again();
     assert_manager_cleared(&lab, &mut gone);
+}
+
+#[test]
+fn a_removed_manager_that_is_to_run_no_tasks_any_more_clears_up_what_it_ran() {
+    let lab = Lab::new();
+    let (first, mut gone) = busy_manager(&lab, "100ms");
+    gone.kill();
+    assert_eq!(task::pids(&gone).len(), 2);
+    first.warren().ok(&["manager", "rm", "m2", "--force"]);
+    let data = gone.data_dir().display().to_string();
+    let run = ["manager", "run", "--manager-only", "--data-dir", &data];
+    for _ in 0..2 {
+        let refused = gone.local().refused(&run, NOT_FOUND);
+        assert!(refused.contains("its 2 containers were stopped and removed"), "{refused}");
+    }
+    assert_nothing_is_left(&gone, lab.host().netns());
 }

@@ -146,3 +146,68 @@ fn a_limit_is_kept_and_said() {
     let verdict = check(&history(&operations), Limit(1));
     assert_eq!(verdict.to_string(), "undecided: 2 of 3 versions of a were explained within the limit");
 }
+
+#[test]
+fn a_write_that_was_overtaken_happened_before_what_its_answer_shows() {
+    let overtaken = |times, by, version| (times, write(7, Outcome::Overtaken(by, version)));
+    // Another one wrote while it was under way.
+    good(&[overtaken((0, 9), 1, 5), ((2, 3), wrote(1, 5)), ((10, 11), read(Some((1, 5))))]);
+    good(&[overtaken((0, 9), 1, 5), ((2, 3), read(Some((7, 4)))), ((4, 5), wrote(1, 5))]);
+    // What it shows was there before it was called: it was acknowledged, and is lost.
+    bad(&[((0, 1), wrote(1, 5)), overtaken((2, 3), 1, 5)], 1, "overtaken by 1 at version 5");
+    // What overtook it is gone again.
+    bad(&[overtaken((0, 3), 1, 5), ((1, 2), wrote(1, 5)), ((4, 5), read(Some((7, 4))))], 2, "");
+    bad(
+        &[overtaken((0, 3), 1, 5), ((1, 2), wrote(1, 5)), ((4, 5), read(Some((7, 6))))],
+        2,
+        "no write can have made",
+    );
+    // A compare-and-set may be overtaken as well.
+    let set = ((2, 9), cas(4, 7, Outcome::Overtaken(1, 6)));
+    good(&[((0, 1), wrote(2, 4)), set, ((3, 4), read(Some((7, 5)))), ((5, 6), wrote(1, 6))]);
+    bad(&[((0, 1), wrote(1, 6)), set], 1, "overtaken");
+}
+
+#[test]
+fn what_timed_out_stays_lost_or_done() {
+    let unknown = ((2, 3), write(7, Outcome::Unknown));
+    // Seen once by one client, then not any more by another one, although nobody wrote.
+    let follower =
+        [((0, 1), wrote(1, 4)), unknown, ((4, 5), read(Some((7, 5)))), ((6, 7), read(Some((1, 4))))];
+    bad(&follower, 3, "#2 was answered before #3 was called");
+    // A read that overlaps both may see either, and those behind it follow.
+    good(&[((0, 1), wrote(1, 4)), unknown, ((4, 8), read(Some((7, 5)))), ((5, 6), read(Some((1, 4))))]);
+    // Two writes of unknown outcome explain two versions, and not three.
+    let (two, three) = (((2, 3), write(8, Outcome::Unknown)), ((8, 9), read(Some((7, 9)))));
+    let seen = [unknown, two, ((4, 5), read(Some((8, 5)))), ((6, 7), read(Some((7, 6))))];
+    good(&seen);
+    bad(&[seen.as_slice(), &[((7, 8), read(Some((8, 7)))), three]].concat(), 4, "no write can have made");
+    // One that failed for sure is not among them.
+    let failed = ((2, 3), write(8, Outcome::Failed));
+    bad(&[unknown, failed, ((4, 5), read(Some((8, 5))))], 2, "no write can have made");
+}
+
+#[test]
+fn a_compare_and_set_happens_once() {
+    let set = |times, version| (times, cas(4, 7, Outcome::Ok(Ok(version))));
+    bad(&[((0, 1), wrote(1, 4)), set((2, 3), 5), set((4, 5), 6)], 2, "not the one it expected");
+    // Repeated by whoever lost the answer, it must not find what it expected a second time.
+    let lost = ((2, 3), cas(4, 7, Outcome::Unknown));
+    good(&[((0, 1), wrote(1, 4)), lost, set((4, 5), 6)]);
+    bad(&[((0, 1), wrote(1, 4)), lost, ((4, 5), read(Some((7, 5)))), set((6, 7), 6)], 3, "");
+}
+
+#[test]
+fn a_key_that_is_not_decided_hides_no_violation() {
+    let unknown = ((0, 1), write(1, Outcome::Unknown));
+    let seen = [unknown, unknown, ((2, 3), read(Some((1, 3)))), ((4, 5), read(Some((1, 4))))];
+    for name in ["0", "b"] {
+        let mut records = history(&seen);
+        let mut stale = history(&[((0, 1), wrote(1, 4)), ((2, 3), read(None))]);
+        stale.iter_mut().for_each(|record| record.key = name.into());
+        assert!(matches!(check(&records, Limit(1)), Verdict::Undecided(_)));
+        records.append(&mut stale);
+        let Verdict::Violation(violation) = check(&records, Limit(1)) else { panic!("hidden by {name}") };
+        assert_eq!(violation.key, name);
+    }
+}

@@ -93,3 +93,32 @@ fn one_stale_answer_among_thousands_is_found() {
         assert!(violation.answers > 5_000 && violation.text.lines().count() < 40, "{}", violation.text);
     }
 }
+
+/// Writes of unknown outcome, so many versions of which nobody knows the value, and then each of the values: more of
+/// them than there are writes for.
+fn pigeons(writes: u64, versions: u64) -> Vec<Record> {
+    let unknown = |value| record(0, (0, 1), write(value, Outcome::Unknown));
+    let refused = |version| {
+        let times = (2 * version, 2 * version + 1);
+        record(1, times, cas(u64::MAX, 0, Outcome::Ok(Err(warren_test_history::Conflict(version)))))
+    };
+    let seen = |value| {
+        let version = versions + value;
+        record(2, (2 * version, 2 * version + 1), read(Some((value, version))))
+    };
+    let all = (1..=writes).map(unknown).chain((1..=versions).map(refused));
+    all.chain((1..=writes).map(seen)).collect()
+}
+
+#[test]
+fn what_takes_too_long_is_not_decided() {
+    let verdict = check(&pigeons(12, 1), Limit::default());
+    assert!(matches!(verdict, Verdict::Violation(_)), "{verdict}");
+    for (writes, versions) in [(40, 12), (1_000, 20)] {
+        let began = Instant::now();
+        let verdict = check(&pigeons(writes, versions), Limit(50_000));
+        let Verdict::Undecided(undecided) = verdict else { panic!("{writes} {versions}: {verdict}") };
+        assert!((versions..=versions + 1).contains(&(undecided.explained as u64)), "{undecided:?}");
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    }
+}

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use warren_core::State;
 use warren_types::{
     Availability, ContentMount, ContentName, HealthCheck, Id, ImageReference, Mode, Mount, MountSource,
-    NodeId, Placement, Probe, Protocol, PublishMode, PublishedPort, ServiceId, ServiceSpec, TaskSpec,
+    NodeId, OnDisconnect, Placement, Probe, Protocol, PublishMode, PublishedPort, ServiceId, ServiceSpec,
+    TaskSpec,
 };
 
 use super::request::Request;
@@ -103,6 +105,20 @@ fn secrets(known: &[ContentName], chance: &mut Chance) -> Vec<ContentMount> {
     known.iter().filter(|_| chance.one_in(2)).map(|name| ContentMount::new(name.clone())).collect()
 }
 
+/// What its nodes do with a task when they reach no manager.
+fn on_disconnect(chance: &mut Chance) -> OnDisconnect {
+    match chance.one_in(2) {
+        true => OnDisconnect::Keep,
+        false => OnDisconnect::StopAfter(Duration::from_secs(chance.between(10, 20))),
+    }
+}
+
+/// How long it waits for a node that is lost.
+fn replace_after(mode: Mode, chance: &mut Chance) -> Duration {
+    let waits = mode != Mode::Global && chance.one_in(2);
+    Duration::from_millis(if waits { chance.between(1_000, 30_000) } else { 0 })
+}
+
 /// A volume for all, or one for each slot or node. It is the same all the service's life, and such a service asks for
 /// nothing else of its nodes, so that there is always a place where its volumes are.
 fn volumes(number: u64, chance: &mut Chance) -> Vec<Mount> {
@@ -120,6 +136,7 @@ fn spec(number: u64, replicas: u32, known: &[ContentName], chance: &mut Chance) 
     let mode = if chance.one_in(4) { Mode::Global } else { Mode::Replicated { replicas } };
     let mut task = TaskSpec::new(image(chance));
     (task.secrets, task.mounts) = (secrets(known, chance), volumes(number, chance));
+    task.on_disconnect = on_disconnect(chance);
     task.health = chance.one_in(2).then(|| HealthCheck::new(Probe::Tcp { port: 80 }));
     let bound = !task.mounts.is_empty();
     // A volume for all is on one node, so not every node can have a task with it.
@@ -131,17 +148,19 @@ fn spec(number: u64, replicas: u32, known: &[ContentName], chance: &mut Chance) 
         task,
         ports: ports(chance),
         placement: if bound { Placement::default() } else { placement(mode, chance) },
-        replace_after: Default::default(),
+        replace_after: replace_after(mode, chance),
     }
 }
 
 /// Another spec of the same service.
 fn changed(spec: &ServiceSpec, known: &[ContentName], chance: &mut Chance) -> ServiceSpec {
     let mut spec = spec.clone();
-    match chance.between(0, 4) {
+    match chance.between(0, 6) {
         0 => spec.ports = ports(chance),
         1 if spec.task.mounts.is_empty() => spec.placement = placement(spec.mode, chance),
         2 => spec.task.secrets = secrets(known, chance),
+        3 => spec.task.on_disconnect = on_disconnect(chance),
+        4 => spec.replace_after = replace_after(spec.mode, chance),
         _ => spec.task.image = image(chance),
     }
     // One that was removed cannot be asked for any more.

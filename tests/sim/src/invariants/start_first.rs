@@ -45,5 +45,5 @@ fn writes(task: &Task) -> bool {
 }
 
 fn serves(task: &Task) -> bool {
-    task.is_live() && task.lost_since.is_none() && task.observed.ready
+    task.is_live() && task.lost_since().is_none() && task.observed.ready
 }

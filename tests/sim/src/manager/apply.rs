@@ -69,6 +69,7 @@ impl World {
         if news.changes.iter().any(|change| matches!(change, Change::Node(_))) {
             self.end_old_sessions(host);
         }
+        self.open_sessions(host);
         let nodes: BTreeSet<_> = news.changes.iter().filter_map(assigned).collect();
         for node in nodes {
             if let Some(worker) = self.worker_of(node) {

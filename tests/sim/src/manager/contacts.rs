@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use warren_core::{Command, LEVEL, Liveness, Plan};
-use warren_types::{ClusterId, Id};
+use warren_core::{Command, Hearing, LEVEL, Plan};
+use warren_types::{ClusterId, Id, MemberId};
 
 use super::{Who, joining};
 use crate::event::{OnManager, ToPeer};
@@ -23,9 +23,9 @@ pub struct Listening {
     /// Managers that have not answered yet, and until when they are waited for.
     asked: BTreeSet<usize>,
     until: u64,
-    /// Who was heard when, as far as this leader was told.
-    heard: BTreeMap<usize, u64>,
-    clocks: Option<Liveness>,
+    /// Who answered when since nodes were judged last, and how long ago it had heard which worker.
+    told: BTreeMap<MemberId, (u64, Vec<(usize, u64)>)>,
+    hearing: Hearing,
 }
 
 impl World {
@@ -35,7 +35,8 @@ impl World {
         let asked = self.asks_who_is_there(host);
         let until = self.now + ASKED_FOR;
         let Some(run) = &mut self.managers[host].run else { return };
-        run.listening = Listening { asked, until, ..Listening::default() };
+        let hearing = std::mem::take(&mut run.listening.hearing);
+        run.listening = Listening { asked, until, told: BTreeMap::new(), hearing };
         self.found_cluster(host);
         self.restart_planning(host);
     }
@@ -113,14 +114,11 @@ impl World {
                 self.send_peer(host, from, ToPeer::Contacts { term, heard });
             }
             ToPeer::Contacts { term, heard } => {
-                let now = self.now;
+                let (now, member) = (self.now, self.managers[from].id);
                 let Some(run) = &mut self.managers[host].run else { return };
                 if run.role.leads && run.role.term == term {
                     run.listening.asked.remove(&from);
-                    for (worker, age) in heard {
-                        let at = run.listening.heard.entry(worker).or_default();
-                        *at = (*at).max(now.saturating_sub(age));
-                    }
+                    run.listening.told.insert(member, (now, heard));
                 }
             }
         }
@@ -135,12 +133,15 @@ impl World {
         if !run.listening.asked.is_empty() && now < run.listening.until {
             return Plan { commands: Vec::new(), recheck_after: Some(Duration::from_millis(50)) };
         }
-        let own: Vec<_> = run.sessions.ages(now).map(|(worker, age)| (worker, now - age)).collect();
-        let clocks = run.listening.clocks.get_or_insert_with(|| Liveness::start(&run.state, elapsed));
-        for (worker, at) in own.into_iter().chain(std::mem::take(&mut run.listening.heard)) {
-            clocks.heard(ids[worker], elapsed.saturating_sub(Duration::from_millis(now - at)));
-        }
-        let commands = clocks.judge(&run.state, elapsed).commands(&run.state, stamp);
-        Plan { commands, recheck_after }
+        let ago = |millis| Duration::from_millis(millis);
+        let here: Vec<_> = run.sessions.ages(now).collect();
+        let here = here.into_iter().map(|(worker, age)| (ids[worker], elapsed.saturating_sub(ago(age))));
+        let told = std::mem::take(&mut run.listening.told).into_iter().map(|(member, (at, heard))| {
+            let ages = heard.into_iter().map(|(worker, age)| (ids[worker], ago(age + now - at)));
+            (member, ages.collect())
+        });
+        let (term, told) = (run.role.term, told.collect());
+        let judgement = run.listening.hearing.judge(&run.state, term, elapsed, here, told);
+        Plan { commands: judgement.commands(&run.state, stamp), recheck_after }
     }
 }

@@ -7,7 +7,7 @@ use warren_consensus::{
 };
 use warren_core::{Command, Plan, State};
 use warren_log::{Loaded, LogStore};
-use warren_types::Suffrage;
+use warren_types::{Member, Suffrage};
 
 use super::{Manager, Run};
 use crate::world::{Defect, World};
@@ -145,15 +145,30 @@ impl World {
         settled && !pending && !lately && known.iter().any(|(committed, _)| *committed >= newest)
     }
 
+    /// Somebody's wish may not have come to the leader yet.
+    fn members_are_asked_about(&self) -> bool {
+        let stalls = self.managers.iter().any(|manager| manager.stalled_until > self.now);
+        self.now < self.members_asked + if stalls { 40_000 } else { 5_000 }
+    }
+
     /// Whether the group can bear that a machine loses its data.
     fn can_be_lost(&self, host: usize) -> bool {
         let id = self.managers[host].id;
         let voters = &self.oracle.members().voters;
         let is_lost = |id: &u64| self.host_of(*id).is_none();
         let lost = voters.iter().filter(|id| is_lost(id)).count();
+        // Somebody is to vote in its place, and the leader may not know yet who is lost.
+        let goes = |it: &Member| {
+            (it.removing || it.wanted == Suffrage::Learner)
+                && voters.contains(&it.member)
+                && !is_lost(&it.member)
+        };
         // Two that learn may be about to get their votes.
         let bearable = match voters.contains(&id) {
             true => (lost + 1) * 2 < voters.len(),
+            false if self.oracle.newest.members().any(|it| goes(it)) || self.members_are_asked_about() => {
+                false
+            }
             false => voters.len() > 2 || !self.oracle.newest.members().any(|it| is_lost(&it.member)),
         };
         id != 0 && bearable && self.members_are_certain(host)

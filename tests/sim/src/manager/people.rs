@@ -29,6 +29,7 @@ impl World {
     }
 
     fn ask_of_member(&mut self, host: usize, command: Command) {
+        self.members_asked = self.now;
         self.submit(host, Who::Nobody, command, self.now + PATIENCE);
     }
 
@@ -49,8 +50,11 @@ impl World {
         let own = self.managers[leader].id;
         let Some(run) = self.life(leader) else { return false };
         let is_lost = |id: &u64| self.host_of(*id).is_none();
-        let alone = run.members().voters == [member] && run.members().learners.iter().any(is_lost);
-        !alone && !run.loses_quorum(own, member)
+        let unheard = run.members().learners.iter().any(is_lost);
+        let alone = run.members().voters == [member] && unheard;
+        // Somebody who is about to vote in its place may be lost, and the leader not know it yet.
+        let is_next = unheard && !is_lost(&member) && run.members().voters.iter().any(is_lost);
+        !alone && !is_next && !run.loses_quorum(own, member)
     }
 
     fn wish(&mut self, leader: usize, member: u64, wanted: Suffrage) {

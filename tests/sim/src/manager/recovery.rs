@@ -12,6 +12,15 @@ use warren_types::{Member, Suffrage};
 use super::Manager;
 use crate::world::{Defect, World};
 
+/// A manager of a life that was given up, which does not know.
+#[derive(Debug, Clone)]
+pub struct Ghost {
+    pub host: usize,
+    pub state: Arc<State>,
+    /// Somebody ends it then.
+    pub until: u64,
+}
+
 /// A state that somebody keeps.
 #[derive(Debug, Clone)]
 pub struct Backup(Arc<Parts>);
@@ -31,6 +40,7 @@ impl World {
         let ran = self.managers[host].run.is_some();
         self.manager_dies(host);
         let Some((state, term)) = self.state_on_disk(host) else { return ran };
+        self.haunts(host);
         for other in (0..self.managers.len()).filter(|other| *other != host) {
             self.wipe(other);
         }
@@ -43,12 +53,21 @@ impl World {
     pub(crate) fn all_are_lost(&mut self, host: usize) -> bool {
         let Some(Backup(parts)) = self.backup.clone() else { return false };
         let state = State::restore(Parts::clone(&parts)).expect("a backup is whole");
+        self.haunts(host);
         (0..self.managers.len()).for_each(|host| self.wipe(host));
-        self.managers[host].id = state.next_member().max(1);
+        self.managers[host].id = state.founder_at(self.wall(0));
         let term = state.applied().term;
         self.begins_new_life(host, state, term);
         self.restored += 1;
         true
+    }
+
+    /// Those that are given up may go on for a while, where workers find one of them.
+    fn haunts(&mut self, host: usize) {
+        let other = (host + 1) % self.managers.len();
+        let state = self.life(other).map(|run| Arc::new(run.state.clone()));
+        let until = self.now + self.chance.between(1_000, 15_000);
+        self.ghost = state.map(|state| Ghost { host: other, state, until });
     }
 
     /// The state with everything that is in the log, known to be committed or not, and the term. `None` where there is

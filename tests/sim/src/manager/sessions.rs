@@ -1,10 +1,11 @@
 //! Any manager serves workers from its applied state.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use warren_core::{Answer, Command, Outcome, Refusal};
-use warren_types::{AssignmentVersion, NodeCondition, TaskReport};
+use warren_core::session::{Told, contains, is_old, is_pinned, must_replicate, was_removed};
+use warren_core::{Answer, Command, Outcome, Refusal, State};
+use warren_types::{AssignmentVersion, NodeCondition, NodeId, TaskReport};
 
 use super::Who;
 use super::writes::PATIENCE;
@@ -30,6 +31,12 @@ struct Session {
     heard: u64,
     /// What the worker had when it came. It hears nothing before this manager has applied as much.
     has: AssignmentVersion,
+    /// It did hear something.
+    opened: bool,
+    told: Told,
+    /// Reports in the order in which they came; of the first it is tried to make facts.
+    reports: VecDeque<(u64, Vec<TaskReport>)>,
+    storing: bool,
 }
 
 impl Sessions {
@@ -103,7 +110,7 @@ impl World {
         let number = match opened {
             Ok(number) => number,
             Err(is_unknown) => {
-                let said = self.why_no_session(host, worker, is_unknown);
+                let said = self.why_no_session(host, worker, has, is_unknown);
                 return self.say_down(connection, said);
             }
         };
@@ -113,7 +120,11 @@ impl World {
         if newer.is_some() {
             return self.say_down(connection, ToWorker::Closed);
         }
-        run.sessions.0.insert(worker, Session { number, connection, since, heard: since, has });
+        let (opened, told, reports, storing) = (false, Told::default(), VecDeque::new(), false);
+        let heard = since;
+        let session = Session { number, connection, since, heard, has, opened, told, reports, storing };
+        run.sessions.0.insert(worker, session);
+        self.sessions_opened += 1;
         self.say_down(connection, ToWorker::Welcome);
         self.push_managers(host, worker);
         self.push_assignment(host, worker);
@@ -121,11 +132,17 @@ impl World {
 
     /// Only a node of which it is known that it was removed is told so: another one may be new, or older than a backup
     /// that was restored.
-    fn why_no_session(&self, host: usize, worker: usize, is_unknown: bool) -> ToWorker {
+    fn why_no_session(
+        &self,
+        host: usize,
+        worker: usize,
+        has: AssignmentVersion,
+        is_unknown: bool,
+    ) -> ToWorker {
         let node = self.workers[worker].id;
-        let state = self.life(host).map(|run| &run.state).filter(|state| state.node(&node).is_none());
+        let state = self.life(host).map(|run| &run.state);
         match state.filter(|_| is_unknown) {
-            Some(state) if state.removed_at(&node).is_some() => ToWorker::Removed,
+            Some(state) if was_removed(state, &node, has) => ToWorker::Removed,
             Some(_) => ToWorker::Unknown,
             None => ToWorker::Closed,
         }
@@ -162,30 +179,48 @@ impl World {
         }
     }
 
-    /// Tells a worker everything that it should have, if it has a session here.
+    /// Tells a worker what changed of what it should have, if it has a session here; in the beginning everything, once
+    /// this manager has applied what the worker has seen.
     pub(super) fn push_assignment(&mut self, host: usize, worker: usize) {
         let node = self.workers[worker].id;
-        let Some(run) = &self.managers[host].run else { return };
-        let Some(session) = run.sessions.0.get(&worker) else { return };
-        let Some(assignment) = run.state.assignment(&node) else { return };
-        if assignment.version < session.has {
-            return;
+        let Some(run) = &mut self.managers[host].run else { return };
+        let Some(session) = run.sessions.0.get_mut(&worker) else { return };
+        let word = if session.opened {
+            session.told.news(&run.state, &node).flatten()
+        } else if contains(&run.state, session.has) {
+            session.opened = true;
+            session.told.open(&run.state, &node, session.has)
+        } else {
+            None
+        };
+        let connection = session.connection;
+        if let Some(word) = word {
+            self.say_down(connection, ToWorker::Told(Arc::new(word)));
         }
-        let said = ToWorker::Assignment(assignment.version, Arc::new(assignment.tasks));
-        self.say_down(session.connection, said);
+    }
+
+    /// Those that know more than this manager did hear something as soon as it has applied as much.
+    pub(super) fn open_sessions(&mut self, host: usize) {
+        let Some(run) = &self.managers[host].run else { return };
+        let waiting = run.sessions.0.iter().filter(|(_, session)| !session.opened);
+        for worker in waiting.map(|(worker, _)| *worker).collect::<Vec<_>>() {
+            self.push_assignment(host, worker);
+        }
     }
 
     fn answer_sync(&mut self, host: usize, worker: usize, connection: u64, version: AssignmentVersion) {
         let node = self.workers[worker].id;
-        let Some(run) = &self.managers[host].run else { return };
-        if !run.sessions.holds(worker, connection) {
+        let Some(run) = &mut self.managers[host].run else { return };
+        let Some(session) = run.sessions.of(worker, connection) else {
             return self.say_down(connection, ToWorker::Closed);
+        };
+        // Before that nothing is read.
+        if !session.opened {
+            return;
         }
-        let current = run.state.assignment_version(&node) == Some(version);
-        if current {
-            self.say_down(connection, ToWorker::Current)
-        } else {
-            self.push_assignment(host, worker)
+        let word = session.told.answer(&run.state, &node, version);
+        if let Some(word) = word {
+            self.say_down(connection, ToWorker::Told(Arc::new(word)));
         }
     }
 
@@ -206,23 +241,47 @@ impl World {
         }
     }
 
-    /// Reports become facts through raft, and are confirmed when they are.
+    /// Reports are taken in the order in which they come, one frame after the other.
     fn store(&mut self, host: usize, worker: usize, connection: u64, number: u64, reports: Vec<TaskReport>) {
-        let (node, at) = (self.workers[worker].id, self.stamp(host));
         let Some(run) = &mut self.managers[host].run else { return };
-        let Some(session) = run.sessions.of(worker, connection).map(|session| session.number) else { return };
-        let report = Command::ReportTasks { node, session, reports, at };
-        self.submit(host, Who::Reports { connection, number }, report, self.now + PATIENCE);
+        let Some(session) = run.sessions.of(worker, connection) else { return };
+        session.reports.push_back((number, reports));
+        self.store_next(host, worker);
+    }
+
+    /// What must survive a failover becomes a fact through raft, and is confirmed when it is; the rest at once.
+    fn store_next(&mut self, host: usize, worker: usize) {
+        loop {
+            let (node, at) = (self.workers[worker].id, self.stamp(host));
+            let Some(run) = &mut self.managers[host].run else { return };
+            let Some(session) = run.sessions.0.get_mut(&worker).filter(|session| !session.storing) else {
+                return;
+            };
+            let Some((number, reports)) = session.reports.pop_front() else { return };
+            let (connection, session_number) = (session.connection, session.number);
+            let facts = facts(&run.state, node, reports);
+            if facts.is_empty() {
+                self.say_down(connection, ToWorker::Stored(number));
+                continue;
+            }
+            session.storing = true;
+            let report = Command::ReportTasks { node, session: session_number, reports: facts, at };
+            return self.submit(host, Who::Reports { connection, number }, report, self.now + PATIENCE);
+        }
     }
 
     pub(super) fn reports_stored(&mut self, host: usize, connection: u64, number: u64, answer: Answered) {
         let stored = matches!(&answer, Ok((_, outcome)) if !matches!(**outcome, Outcome::Rejected(_)));
-        if stored {
-            return self.say_down(connection, ToWorker::Stored(number));
-        }
         let worker = self.connections.get(connection).map(|line| line.worker);
         let run = self.managers[host].run.as_mut();
         if let (Some(worker), Some(run)) = (worker, run) {
+            if let Some(session) = run.sessions.of(worker, connection) {
+                session.storing = false;
+            }
+            if stored {
+                self.say_down(connection, ToWorker::Stored(number));
+                return self.store_next(host, worker);
+            }
             run.sessions.end(worker, connection);
             self.say_down(connection, ToWorker::Closed);
         }
@@ -238,17 +297,26 @@ impl World {
 
     pub(super) fn give_up_silent_workers(&mut self, host: usize) {
         let now = self.now;
-        let ids: Vec<_> = self.workers.iter().map(|worker| worker.id).collect();
         let Some(run) = &mut self.managers[host].run else { return };
         run.sessions.0.retain(|_, session| now - session.heard <= SILENCE);
-        let lacks = |(worker, session): &(&usize, &Session)| {
-            let known = run.state.assignment_version(&ids[**worker]);
-            now - session.since > CATCHES_UP_WITHIN && known.is_none_or(|known| known < session.has)
-        };
+        let lacks =
+            |(_, session): &(&usize, &Session)| !session.opened && now - session.since > CATCHES_UP_WITHIN;
         let late: Vec<usize> = run.sessions.0.iter().filter(lacks).map(|(worker, _)| *worker).collect();
         for worker in late {
             let session = self.managers[host].run.as_mut().and_then(|run| run.sessions.0.remove(&worker));
             session.into_iter().for_each(|session| self.say_down(session.connection, ToWorker::Elsewhere));
         }
     }
+}
+
+/// Those of the reports that are to be kept.
+fn facts(state: &State, node: NodeId, reports: Vec<TaskReport>) -> Vec<TaskReport> {
+    let is_fact = |report: &TaskReport| {
+        let Some(task) = state.task(&report.task).filter(|task| task.node == Some(node)) else {
+            return false;
+        };
+        let pins = report.image.is_some() && !is_pinned(state, task);
+        pins || (!is_old(&task.observed, report) && must_replicate(task, report))
+    };
+    reports.into_iter().filter(is_fact).collect()
 }

@@ -94,6 +94,7 @@ impl World {
         let Some(run) = &mut self.managers[host].run else { return };
         let request = run.writing.number();
         run.writing.forwarded.insert(request, (who, deadline));
+        self.forwarded += 1;
         let command = Box::new(command);
         self.send_peer(host, leader, ToPeer::Forward { request, command, deadline });
     }

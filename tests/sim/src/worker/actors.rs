@@ -1,6 +1,6 @@
 //! One actor per task: asks `step`, does one action, and tells what came of it.
 
-use warren_task::{Action, Container, Severity, Step, is_worth_telling, pin, report, step, supersedes};
+use warren_task::{Action, Container, Severity, Step, is_worth_telling, pin, report, step};
 use warren_types::{Desired, Exit, TaskId};
 
 use super::{Fate, Remains};
@@ -10,9 +10,15 @@ use crate::world::{Defect, World};
 impl World {
     /// Asks what to do for a task, and begins it.
     pub(super) fn steps(&mut self, worker: usize, task: TaskId) {
-        let now = self.wall(self.workers[worker].clock_off);
+        let (now, elapsed) = (self.wall(self.workers[worker].clock_off), self.elapsed());
         let Some(agent) = &mut self.workers[worker].agent else { return };
+        let standing = agent.contact.standing();
         let Some(actor) = agent.actors.get_mut(&task).filter(|actor| actor.doing.is_none()) else { return };
+        actor.found.alone_for = match self.defect {
+            Some(Defect::NeverAlone) => None,
+            Some(Defect::SoonAlone) => standing.alone_for(elapsed).map(|alone| alone.saturating_mul(2)),
+            _ => standing.alone_for(elapsed),
+        };
         match step(actor.wanted.as_deref(), &actor.found, now) {
             Step::Do(action) => {
                 let fate = match self.chance.next() % self.climate.action_fails_one_in {
@@ -23,6 +29,7 @@ impl World {
                 };
                 actor.doing = Some((action.clone(), fate));
                 self.faults += u64::from(fate != Fate::Succeeds);
+                self.oracle_decides(worker, task, &action);
                 let lasts = self.chance.between(1, 40);
                 self.at_worker(worker, lasts, OnWorker::Acts(task, Box::new(action), fate));
             }
@@ -149,15 +156,12 @@ impl World {
         said.removed |= lies && actor.wanted.as_ref().is_some_and(|wanted| wanted.desired == Desired::Remove);
         let ended = said.removed && actor.dismissed && actor.doing.is_none();
         let told = is_worth_telling(actor.wanted.as_deref(), &actor.found);
-        let last = agent.reports.newest.get(&task);
-        if told && last.is_none_or(|last| *last != said && supersedes(&said, last)) {
-            agent.reports.newest.insert(task, said);
-            agent.reports.unsent.insert(task);
+        if told {
+            agent.outbox.tell(said);
         }
         if ended {
             agent.actors.remove(&task);
-            agent.reports.newest.remove(&task);
-            agent.reports.unsent.remove(&task);
+            agent.outbox.forget(&task);
         }
         self.send_reports(worker);
     }

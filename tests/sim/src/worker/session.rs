@@ -4,11 +4,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use warren_types::{AssignmentVersion, Desired, NodeCondition, TaskAssignment};
+use warren_core::session::{Diff, Told, Word, contains};
+use warren_task::{Batch, Gap};
+use warren_types::{AssignmentVersion, Desired, NodeCondition, TaskAssignment, Timestamp};
 
-use super::{Actor, Agent, Reports, Worker};
+use super::{Actor, Agent, Worker};
 use crate::event::{OnWorker, ToManager, ToWorker};
-use crate::world::World;
+use crate::network::End;
+use crate::world::{Defect, World};
 
 /// How often the agent tells how the node is.
 const HEARTBEAT: u64 = 5_000;
@@ -16,66 +19,50 @@ const HEARTBEAT: u64 = 5_000;
 const SYNC: u64 = 3_000;
 /// A manager that does not answer within this is left.
 const SILENCE: u64 = 3_000;
-/// Reports that are not confirmed after this are said again.
-const CONFIRMED_WITHIN: u64 = 4_000;
+/// How often the agent notes when a manager was last heard.
+const NOTE_EVERY: u64 = 2_000;
+/// Longest wait of a node that the managers do not know.
+const OUTCAST_WAIT: u64 = 30_000;
 
-impl Reports {
-    /// The next frame, unless one is under way or there is nothing to say. One at a time keeps the order.
-    fn next_frame(&mut self, now: u64) -> Option<ToManager> {
-        if let Some((_, since, _)) = self.in_flight
-            && now - since >= CONFIRMED_WITHIN
-        {
-            let (_, _, late) = self.in_flight.take()?;
-            let same = late.iter().filter(|report| self.newest.get(&report.task) == Some(report));
-            self.unsent.extend(same.map(|report| report.task));
-        }
-        if self.in_flight.is_some() || self.unsent.is_empty() {
-            return None;
-        }
-        let unsent = std::mem::take(&mut self.unsent);
-        let reports: Vec<_> = unsent.iter().filter_map(|task| self.newest.get(task)).cloned().collect();
-        self.frames += 1;
-        self.in_flight = Some((self.frames, now, reports.clone()));
-        Some(ToManager::Reports(self.frames, reports))
-    }
-
-    fn stored(&mut self, number: u64) {
-        self.in_flight.take_if(|(frame, _, _)| *frame == number);
-    }
-
-    /// Another manager may know less: everything is said again.
-    fn restart(&mut self) {
-        self.in_flight = None;
-        self.unsent = self.newest.keys().copied().collect();
-    }
+/// What became of a word on the node's assignment.
+enum Taken {
+    /// Its tasks are to be looked at.
+    Yes,
+    /// It says nothing new.
+    No,
+    /// It lacks what came before.
+    Lacks,
 }
 
 impl Agent {
-    /// Takes over an assignment, unless it has seen a newer one. Tells which tasks' actors must look.
-    fn take_over(&mut self, version: AssignmentVersion, tasks: &[TaskAssignment], now: u64) -> bool {
-        if version < self.wishes.version {
-            return false;
+    /// Takes over what a manager wants, unless it has seen something newer.
+    fn take(&mut self, word: &Word) -> Taken {
+        let yes = |yes| if yes { Taken::Yes } else { Taken::No };
+        match word {
+            Word::Full(assignment) => yes(self.wishes.take_full(assignment.clone())),
+            Word::Current => yes(self.wishes.confirm()),
+            Word::Diff(Diff { base, version, changed, removed }) => {
+                match self.wishes.take_diff(*base, *version, changed.clone(), removed) {
+                    Ok(taken) => yes(taken),
+                    Err(Gap) => Taken::Lacks,
+                }
+            }
         }
-        let now = warren_types::Timestamp(now);
-        if version.incarnation > self.wishes.version.incarnation {
-            // What was said in another life of the cluster is not what this one was told.
-            self.reports = Reports { frames: self.reports.frames, ..Reports::default() };
-        }
-        self.wishes.version = version;
-        self.wishes.tasks = tasks.iter().map(|task| (task.id, Arc::new(task.clone()))).collect();
+    }
+
+    /// Makes what the actors are told what is wanted. What a manager does not want is wanted by nobody.
+    fn reconcile(&mut self, now: Timestamp) {
         for (id, wanted) in &self.wishes.tasks {
             let actor = self.actors.entry(*id).or_insert_with(|| Actor::new(None, now));
+            let is_wanted = |task: &TaskAssignment| task.desired != Desired::Remove;
+            if is_wanted(wanted) && !actor.wanted.as_deref().is_some_and(is_wanted) {
+                self.outbox.forget_removal(id);
+            }
             actor.wanted = Some(wanted.clone());
             actor.dismissed = false;
         }
-        self.confirm();
-        true
-    }
-
-    /// What a manager does not want is wanted by nobody.
-    fn confirm(&mut self) {
-        self.wishes.confirmed = true;
-        for (id, actor) in &mut self.actors {
+        let confirmed = self.wishes.confirmed;
+        for (id, actor) in self.actors.iter_mut().filter(|_| confirmed) {
             if self.wishes.tasks.contains_key(id) {
                 continue;
             }
@@ -102,13 +89,20 @@ impl World {
         let known = self.workers[worker].managers.iter();
         let known = known.filter_map(|address| self.managers.iter().position(|it| it.address == *address));
         let known: Vec<usize> = known.chain([0]).collect();
-        let connection = self.chance.pick(&known).and_then(|host| self.connect(worker, host));
-        let Some(connection) = connection else { return self.dial_again(worker) };
+        let host = self.chance.pick(&known);
+        if host.is_some_and(|host| self.speaks_of_a_life_that_is_over(worker, host)) {
+            return;
+        }
+        let connection = host.and_then(|host| self.connect(worker, host));
+        let Some(connection) = connection else {
+            self.stands(worker, false);
+            return self.dial_again(worker);
+        };
         if self.workers[worker].was_removed {
             self.say_up(connection, ToManager::Join);
         }
         let Some(agent) = &mut self.workers[worker].agent else { return };
-        (agent.connection, agent.welcomed) = (Some(connection), false);
+        (agent.connection, agent.welcomed, agent.told) = (Some(connection), false, false);
         let (has, heard) = (agent.wishes.version, agent.heard);
         self.say_up(connection, ToManager::Hello(has));
         self.at_worker(worker, SILENCE, OnWorker::Listens { connection, heard });
@@ -162,54 +156,167 @@ impl World {
     }
 
     fn leave(&mut self, worker: usize) {
+        self.leave_for(worker, 700);
+    }
+
+    fn leave_for(&mut self, worker: usize, longest: u64) {
+        self.stands(worker, false);
         if let Some(agent) = &mut self.workers[worker].agent {
             (agent.connection, agent.welcomed) = (None, false);
             self.forget_connections();
-            self.dial_again(worker);
+            let pause = self.chance.between(50, longest);
+            self.at_worker(worker, pause, OnWorker::Dials);
         }
+    }
+
+    /// A manager was heard, or there is none. Tasks that mind look when that is news.
+    fn stands(&mut self, worker: usize, heard: bool) {
+        let elapsed = self.elapsed();
+        let Some(agent) = &mut self.workers[worker].agent else { return };
+        let before = agent.contact.standing();
+        match heard {
+            true => agent.contact.heard(elapsed),
+            false => agent.contact.lost(),
+        }
+        if before != agent.contact.standing() {
+            self.those_who_mind_step(worker);
+        }
+    }
+
+    fn those_who_mind_step(&mut self, worker: usize) {
+        let Some(agent) = &self.workers[worker].agent else { return };
+        let minds =
+            |actor: &Actor| actor.wanted.as_ref().is_some_and(|wanted| !wanted.spec.on_disconnect.is_keep());
+        let minding = agent.actors.iter().filter(|(_, actor)| minds(actor));
+        for task in minding.map(|(task, _)| *task).collect::<Vec<_>>() {
+            self.soon_at_worker(worker, OnWorker::Steps(task));
+        }
+    }
+
+    /// Keeps the file while a task minds, and sees when a start is over that found no manager.
+    pub(super) fn notes(&mut self, worker: usize) {
+        self.at_worker(worker, NOTE_EVERY, OnWorker::Notes);
+        let (now, elapsed) = (self.now, self.elapsed());
+        let place = &mut self.workers[worker];
+        let Some(agent) = &mut place.agent else { return };
+        let before = agent.contact.standing();
+        agent.contact.look(elapsed);
+        let minds = agent.wishes.tasks.values().any(|task| !task.spec.on_disconnect.is_keep());
+        if let Some(word) = agent.contact.last_word().filter(|_| minds) {
+            let ago = u64::try_from((elapsed - word).as_millis()).unwrap_or(u64::MAX);
+            place.noted = Some(now - ago);
+        }
+        if before != agent.contact.standing() {
+            self.those_who_mind_step(worker);
+        }
+        self.oracle_looks_at(worker);
     }
 
     pub(crate) fn agent_hears(&mut self, worker: usize, connection: u64, said: ToWorker) {
         if !self.is_current(worker, connection) {
             return;
         }
-        let now = self.wall(self.workers[worker].clock_off);
         let Some(agent) = &mut self.workers[worker].agent else { return };
         agent.heard += 1;
+        if agent.welcomed || matches!(said, ToWorker::Welcome) {
+            self.stands(worker, true);
+            self.oracle.heard(worker, self.now);
+        }
+        let now = self.now;
+        let Some(agent) = &mut self.workers[worker].agent else { return };
         match said {
             ToWorker::Welcome => {
+                (agent.welcomed, agent.welcomed_at, agent.outcast) = (true, now, false);
+                agent.outbox.restart();
                 self.workers[worker].was_removed = false;
-                let Some(agent) = &mut self.workers[worker].agent else { return };
-                agent.welcomed = true;
-                agent.reports.restart();
                 self.heartbeat(worker, connection);
                 self.at_worker(worker, SYNC, OnWorker::Syncs { connection });
             }
-            ToWorker::Stored(number) => agent.reports.stored(number),
-            ToWorker::Current => {
-                let before = std::mem::replace(&mut agent.wishes.confirmed, true);
-                agent.confirm();
-                if !before {
-                    self.everybody_steps(worker);
-                }
-            }
-            ToWorker::Assignment(version, tasks) => {
-                if agent.take_over(version, &tasks, now.0) {
-                    self.workers[worker].cache =
-                        self.workers[worker].agent.as_ref().map(|agent| agent.wishes.clone());
-                    self.everybody_steps(worker);
-                }
-            }
+            ToWorker::Stored(number) => agent.outbox.stored(number),
+            ToWorker::Told(word) => self.is_told(worker, connection, &word),
             ToWorker::Managers(all) => self.workers[worker].managers = all.to_vec(),
-            // Whoever does not know the node may be wrong: it keeps what it has.
-            ToWorker::Elsewhere | ToWorker::Closed | ToWorker::Unknown => self.leave(worker),
-            ToWorker::Removed if self.workers[worker].was_removed => self.leave(worker),
-            ToWorker::Removed => {
+            ToWorker::Elsewhere | ToWorker::Closed => self.leave(worker),
+            // Whoever does not know the node may be wrong: it keeps what it has. So may whoever says that it was
+            // removed, behind that.
+            ToWorker::Removed if !agent.outcast && !self.workers[worker].was_removed => {
                 self.oracle_node_removed(worker, connection);
                 return self.leaves_the_cluster(worker);
             }
+            ToWorker::Unknown | ToWorker::Removed => return self.is_outcast(worker),
         }
         self.send_reports(worker);
+    }
+
+    /// No manager gives the node a session before it joins again. In the end somebody makes it do that.
+    fn is_outcast(&mut self, worker: usize) {
+        let is_noticed = !self.faulty && self.chance.one_in(3);
+        let place = &mut self.workers[worker];
+        if place.was_removed {
+            return self.leave(worker);
+        }
+        if is_noticed {
+            return self.leaves_the_cluster(worker);
+        }
+        if let Some(agent) = &mut place.agent {
+            agent.outcast = true;
+        }
+        self.leave_for(worker, OUTCAST_WAIT);
+    }
+
+    /// One of the managers of a life that was given up is where the worker looks for one, and goes on with the others
+    /// that were. Its session is over as soon as it began.
+    fn speaks_of_a_life_that_is_over(&mut self, worker: usize, host: usize) -> bool {
+        let (now, id) = (self.now, self.workers[worker].id);
+        let ghost = self.ghost.clone().filter(|ghost| ghost.host == host && now < ghost.until);
+        let open = self.ways.is_open(End::Worker(worker), End::Manager(host));
+        let Some(ghost) = ghost.filter(|ghost| open && ghost.state.node(&id).is_some()) else { return false };
+        // Who remembers no life at all obeys anybody.
+        if self.workers[worker].life() == 0 {
+            return false;
+        }
+        if !self.chance.one_in(2) {
+            return false;
+        }
+        self.ghosts_dialled += 1;
+        let forgets = self.defect == Some(Defect::ObeysAnybody);
+        let has = self.workers[worker].told().filter(|_| !forgets).unwrap_or_default();
+        self.stands(worker, true);
+        self.oracle.heard(worker, now);
+        let word = contains(&ghost.state, has).then(|| Told::default().open(&ghost.state, &id, has));
+        if let Some(word) = word.flatten() {
+            self.ghosts_obeyed += 1;
+            self.is_told(worker, 0, &word);
+        }
+        self.leave(worker);
+        true
+    }
+
+    /// A manager says what the node should have.
+    fn is_told(&mut self, worker: usize, connection: u64, word: &Word) {
+        let now = self.wall(self.workers[worker].clock_off);
+        let place = &mut self.workers[worker];
+        let had = place.remembers();
+        let Some(agent) = &mut place.agent else { return };
+        if self.defect == Some(Defect::ObeysAnybody) {
+            agent.wishes.version = AssignmentVersion::default();
+        }
+        let taken = agent.take(word);
+        agent.told |= matches!(word, Word::Current) || matches!(taken, Taken::Yes);
+        match taken {
+            Taken::Yes => {
+                agent.reconcile(now);
+                let has = agent.wishes.version;
+                place.cache = Some(agent.wishes.clone());
+                self.differences += u64::from(matches!(word, Word::Diff(_)));
+                self.oracle_obeys(worker, had, has);
+                self.everybody_steps(worker);
+            }
+            Taken::No => {}
+            Taken::Lacks => {
+                let version = agent.wishes.version;
+                self.say_up(connection, ToManager::Sync(version));
+            }
+        }
     }
 
     /// Every task is looked at, once it is known what is wanted. What is left without a record, of a task that nobody
@@ -224,11 +331,14 @@ impl World {
     }
 
     pub(super) fn send_reports(&mut self, worker: usize) {
-        let now = self.now;
-        let Some(agent) = self.workers[worker].agent.as_mut().filter(|agent| agent.welcomed) else { return };
+        let elapsed = self.elapsed();
+        let Some(agent) = self.workers[worker].agent.as_mut().filter(|agent| agent.told) else { return };
         let Some(connection) = agent.connection else { return };
-        if let Some(frame) = agent.reports.next_frame(now) {
-            self.say_up(connection, frame);
+        let batches: Vec<Batch> = std::iter::from_fn(|| agent.outbox.next_batch(elapsed)).collect();
+        let wishes = agent.wishes.clone();
+        for Batch { number, mut reports } in batches {
+            reports.retain(|report| !wishes.contradict(report));
+            self.say_up(connection, ToManager::Reports(number, reports));
         }
     }
 }

@@ -9,8 +9,8 @@ use crate::workspace::{Copy, git_apply, root};
 
 /// The line of a patch's comment that names what the simulator says of it.
 const FOUND_AS: &str = "# Found as: ";
-/// Within so many histories.
-const HISTORIES: u64 = 1_000;
+/// Within so many histories; most need few.
+const HISTORIES: [u64; 3] = [50, 250, 1_000];
 
 struct Bug {
     patch: PathBuf,
@@ -57,14 +57,15 @@ fn every_old_bug_is_found() {
         let copy = Copy::current();
         copy.apply(&patch);
         copy.build();
-        let ended = copy.histories(HISTORIES);
-        let said = [ended.stdout, ended.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        assert!(!ended.status.success(), "{name} was not found in {HISTORIES} histories");
-        // Each violation is shown as its seed and place, then what was violated.
-        let found =
-            said.lines().any(|line| line.starts_with("seed ") && line.contains(&format!(": {found_as}")));
-        assert!(found, "{name} was not found as {found_as:?}:\n{said}");
-        println!("{name} was found as {found_as:?}");
+        let mut said = String::new();
+        let found = HISTORIES.into_iter().find(|histories| {
+            let ended = copy.histories(*histories);
+            said = String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
+            // Each violation is shown as its seed and place, then what was violated.
+            let is_it = |line: &str| line.starts_with("seed ") && line.contains(&format!(": {found_as}"));
+            !ended.status.success() && said.lines().any(is_it)
+        });
+        let within = found.unwrap_or_else(|| panic!("{name} was not found as {found_as:?}:\n{said}"));
+        println!("{name} was found as {found_as:?} within {within} histories");
     }
 }

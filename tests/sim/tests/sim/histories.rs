@@ -42,11 +42,22 @@ fn histories_keep_every_invariant() {
     assert!(!never(|history| history.restored), "no backup was ever restored");
     assert!(!never(|history| history.nodes_removed), "no node was ever removed");
     assert!(!never(|history| history.kept), "no container ever ran on into another life of its cluster");
+    assert!(!never(|history| history.forwarded), "no follower ever sent a write to the leader");
+    assert!(!never(|history| history.differences), "no worker ever heard what changed only");
+    assert!(
+        !never(|history| history.ghosts[0] - history.ghosts[1]),
+        "no worker ever refused a life that is over"
+    );
+    assert!(!never(|history| history.left_off), "no task was ever stopped by its node");
+    assert!(!never(|history| history.given_up), "no lost task was ever replaced");
+    assert!(!never(|history| history.beside), "no task of a lost node ran on beside the one in its place");
     println!(
         "{} histories in {:?}, 0 violations: {} events, {} faults, {} entries, {} acknowledged writes, \
          {} reads, {} terms, {} changes of members, {} snapshots taken over, {} revisions that follow a secret, \
          {} volumes settled, {} unhealthy tasks replaced, {} votes given, {} managers removed and {} moved, \
-         {} went on alone, {} backups restored with {} containers that ran on, {} nodes removed",
+         {} went on alone, {} backups restored with {} containers that ran on, {} nodes removed, {} sessions, \
+         {} writes forwarded, {} differences of assignments, {} tasks stopped by their nodes, {} lost \
+         ones replaced, {} that ran on beside, {} managers of a life that is over found and {} obeyed",
         histories.len(),
         started.elapsed(),
         sum(|history| history.events),
@@ -67,6 +78,14 @@ fn histories_keep_every_invariant() {
         sum(|history| history.restored),
         sum(|history| history.kept),
         sum(|history| history.nodes_removed),
+        sum(|history| history.sessions),
+        sum(|history| history.forwarded),
+        sum(|history| history.differences),
+        sum(|history| history.left_off),
+        sum(|history| history.given_up),
+        sum(|history| history.beside),
+        sum(|history| history.ghosts[0]),
+        sum(|history| history.ghosts[1]),
     );
 }
 
@@ -101,6 +120,9 @@ fn mistakes_are_found() {
         (Defect::PromotesWhoIsBehind, "nobody votes before it has caught up"),
         (Defect::EvenVoters, "the number of voters is odd"),
         (Defect::KeepsItsIncarnation, "converges"),
+        (Defect::ObeysAnybody, "workers go forward only"),
+        (Defect::NeverAlone, "whoever minds"),
+        (Defect::SoonAlone, "nobody is left off too early"),
     ] {
         let found = (0..400).find_map(|seed| run_with(seed, Some(defect)).err());
         let found = found.unwrap_or_else(|| panic!("{defect:?} was not found"));

@@ -118,6 +118,14 @@ fn a_pull_is_told_as_it_goes_on_and_then_what_the_image_is() {
     assert_eq!(told(&task(Desired::Remove), &found), None);
     let ledger = found.ledger.ended(AT, Verdict::Rejected, String::new());
     assert_eq!(told(&unsettled, &Found { ledger, ..found }), None, "what was rejected settles nothing");
+    // An agent that finds a container has not got its image.
+    let made_from: Option<ImageDigest> = settled.digest.clone();
+    let mut found = Found { made_from: made_from.clone(), ..Found::new(AT) };
+    assert_eq!(told(&unsettled, &found), None, "the container is gone");
+    for container in [Container::Recorded, Container::Running { since: AT }] {
+        found.container = container;
+        assert_eq!((told(&unsettled, &found), told(&settled, &found)), (made_from.clone(), None));
+    }
 }
 
 #[test]

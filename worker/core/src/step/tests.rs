@@ -51,6 +51,7 @@ fn up() -> Found {
         sight: Sight::Fresh,
         container: Container::Running { since: ago(100) },
         image: Image::Present(digest('a')),
+        made_from: None,
         network: Presence::Present,
         files: Presence::Present,
         volumes: Presence::Present,

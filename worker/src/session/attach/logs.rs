@@ -13,12 +13,12 @@ use tokio::time::{sleep, timeout};
 use warren_logger::{Entry, Error, Line, Options, Reader, Stream};
 use warren_proto::v1;
 use warren_proto::v1::stream_frame::Frame;
+use warren_task::Wishes;
 use warren_types::TaskId;
 
 use super::{Outbound, StreamError};
 use crate::handlers::files::Directories;
 use crate::tasks::reporter::Reporter;
-use crate::wishes::Wishes;
 
 /// When nothing came for so long, it is asked whether anything can come.
 const QUIET: Duration = Duration::from_millis(500);

@@ -14,6 +14,7 @@ use warren_logger::record::{HEADER, Record};
 use warren_logger::segment;
 use warren_proto::v1::manager_frame::Frame as FromManager;
 use warren_proto::v1::worker_frame::Frame as FromWorker;
+use warren_task::Wishes;
 use warren_types::{TaskReport, TaskState, Timestamp};
 
 use super::*;
@@ -21,7 +22,6 @@ use crate::handlers::images::ImageSource;
 use crate::samples::{image, tag, task, task_id};
 use crate::scripted::{Attached, Manager, PATIENCE, Session};
 use crate::session::tests::{Node, report};
-use crate::wishes::Wishes;
 
 fn wishing(numbers: &[u64]) -> Wishes {
     let tasks = numbers.iter().map(|number| (task_id(*number), Arc::new(task(*number)))).collect();

@@ -54,12 +54,12 @@ mod tests {
 
     use tokio::sync::{mpsc, watch};
     use warren_runtime::fake::Fake;
+    use warren_task::Wishes;
     use warren_types::TaskAssignment;
     use warren_volume::{Driver, Pins, fake};
 
     use super::*;
     use crate::samples::task;
-    use crate::wishes::Wishes;
 
     fn node() -> (fake::Fake, watch::Sender<Wishes>, Volumes) {
         let (driver, wishes) = (fake::Fake::new(), Wishes { confirmed: true, ..Wishes::default() });

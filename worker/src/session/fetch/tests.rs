@@ -2,13 +2,13 @@ use std::sync::{Arc, Mutex};
 
 use tokio::time::Instant;
 use warren_security::delivery::Responder;
+use warren_task::Wishes;
 use warren_types::{ContentId, ContentKind, Id};
 
 use super::*;
 use crate::samples::{settings, task_id};
 use crate::scripted::{Deliveries, Manager};
 use crate::session::tests::Node;
-use crate::wishes::Wishes;
 
 /// A content as a manager seals it for the one who asks.
 fn sealed(request: &v1::FetchRequest, name: &str, plain: &[u8]) -> v1::SealedDelivery {

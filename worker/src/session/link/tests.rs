@@ -2,13 +2,13 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use warren_proto::v1::manager_frame::Frame as FromManager;
+use warren_task::Wishes;
 use warren_types::NodeCondition;
 
 use super::*;
 use crate::samples::settings;
 use crate::scripted::Session;
 use crate::session::tests::Node;
-use crate::wishes::Wishes;
 
 /// What a manager's clock says that is so many seconds ahead of this machine's.
 fn time(ahead: i64) -> u64 {

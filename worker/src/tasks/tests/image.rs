@@ -84,6 +84,24 @@ async fn a_task_waits_until_it_is_settled_what_its_image_is() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn managers_that_forgot_what_they_had_settled_hear_it_from_who_runs_it() {
+    let machine = Machine::new();
+    let first = machine.immortal(wishing(vec![settled('a', 1)]));
+    first.ready(1).await;
+    first.kill().await;
+    // The next agent has got no image, and the tag means another one by now.
+    machine.images.has(&tag(), content('b'));
+    let next = machine.immortal(wishing(vec![unsettled(1)]));
+    assert_eq!(next.image(1).await, digest('a'));
+    next.want(vec![settled('a', 1)]);
+    next.until(1, |report| report.ready && report.image.is_none()).await;
+    assert_eq!(
+        (machine.runtime.calls(Operation::EnsureCreated), machine.made_of().await),
+        (1, pinned('a').to_string())
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_that_has_another_image_of_the_name_pulls_what_was_settled() {
     let machine = Machine::without_image();
     machine.images.has(&tag(), content('a'));

@@ -44,6 +44,19 @@ async fn tasks_come_up_share_their_port_and_go() {
     eventually("empty", || async { machine.left().await.is_empty() }).await;
 }
 
+/// Its actor lives on, and what it said last was that nothing is left of the task.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_wanted_again_in_another_life_of_the_cluster_is_heard_of() {
+    let machine = Machine::new();
+    let agent = machine.immortal(wishing(vec![task(1)]));
+    agent.ready(1).await;
+    agent.want(vec![desired(Desired::Remove, task(1))]);
+    agent.removed(1).await;
+    agent.want(vec![task(1)]);
+    let anew = agent.until(1, |report| !report.removed).await;
+    assert_eq!(anew.task, task_id(1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_prepared_task_waits_for_its_word() {
     let machine = Machine::new();

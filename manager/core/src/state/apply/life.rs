@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use warren_types::{Desired, Member, NodeId, Suffrage, TaskId, Timestamp};
+use warren_types::{Desired, Member, MemberId, NodeId, Suffrage, TaskId, Timestamp};
 
 use super::Entry;
-use crate::state::{State, address, digest};
+use crate::state::{Departed, State, address, digest};
 
 /// More tasks than a service gets between a backup and the loss of what came after it.
 const NUMBERS_PASSED_OVER: u64 = 1_000_000;
@@ -19,25 +19,27 @@ const NUMBERS_PER_SECOND: u64 = 1_000;
 /// More nodes than join between a backup and the loss of what came after it; each has a subnet, of which there are few.
 const SUBNETS_PASSED_OVER: u64 = 16;
 /// More managers than join between a backup and the loss of what came after it. Those of the last life that are still
-/// there are known by their numbers, so that they hear that they were removed.
+/// there are known by their numbers, so that they hear that they are managers no more.
 const MEMBERS_PASSED_OVER: u64 = 1_000;
+/// More managers than join in each second between two lives that begin with the same backup.
+const MEMBERS_PER_SECOND: u64 = 1_000;
 
 impl State {
     /// The cluster goes on with `member` as its only manager, in its next life. A manager that goes on with its own
-    /// log keeps its id in the raft group; any other one is given [`Self::next_member`], since no id is given again.
-    /// A state without a cluster has no life to begin.
+    /// log keeps its id in the raft group; any other one is given [`Self::founder_at`] `now`, since no id is given
+    /// again, in no life. A state without a cluster has no life to begin.
     ///
     /// What workers were told in any life before is older than whatever they are told from now on: `now`, in seconds,
     /// is the new life's number, as long as that is higher, since the state does not know of lives that began after it
     /// was backed up. What people want stays.
     pub fn begin_new_life(&mut self, member: Member, now: Timestamp) {
+        let (life, founder) = (self.next_life(now), self.founder_at(now));
         let Some(shared) = &mut self.cluster else { return };
         self.sum.remove(digest::cluster(shared));
         let cluster = Arc::make_mut(shared);
-        cluster.incarnation = cluster.incarnation.saturating_add(1).max(now.0 / 1_000);
-        let life = cluster.incarnation;
+        cluster.incarnation = life;
         self.sum.add(digest::cluster(cluster));
-        self.has_one_manager(member);
+        self.has_one_manager(member, founder);
         let mut entry = Entry { index: self.applied.index, now: self.clock, changes: Vec::new() };
         self.pass_over_numbers(&mut entry, life);
         self.pass_over_addresses(life);
@@ -46,16 +48,36 @@ impl State {
         self.drop_waiting_tasks(&mut entry);
     }
 
-    fn has_one_manager(&mut self, member: Member) {
-        for gone in self.members.values() {
-            self.sum.remove(digest::member(gone));
+    /// The number of the life that begins `now`: above that of any life that this state knows of, and of any that began
+    /// before, as far as clocks can be trusted.
+    fn next_life(&self, now: Timestamp) -> u64 {
+        let known = self.cluster.as_ref().map_or(0, |cluster| cluster.incarnation);
+        known.saturating_add(1).max(now.0 / 1_000)
+    }
+
+    /// The id in the raft group for the first manager of a life that begins `now`, and is not one of the last life.
+    /// The life's number is in it, so that managers of two lives that began with the same backup differ.
+    pub fn founder_at(&self, now: Timestamp) -> MemberId {
+        let passed_over = self.next_member.max(1).saturating_add(MEMBERS_PASSED_OVER);
+        passed_over.max(self.next_life(now).saturating_mul(MEMBERS_PER_SECOND))
+    }
+
+    /// All others left: their certificates are good for nothing in this life.
+    fn has_one_manager(&mut self, member: Member, founder: MemberId) {
+        let gone: Vec<Arc<Member>> = self.members.values().cloned().collect();
+        for gone in gone {
+            self.sum.remove(digest::member(&gone));
+            if gone.member != member.member {
+                let departed = Departed { member: gone.member, index: self.applied.index };
+                self.remember_departure(gone.id, departed);
+            }
         }
+        self.forget_departure(member.id);
         let version = member.version.min(self.applied.index);
         let created_at = member.created_at.min(self.clock);
         let (wanted, replaces, removing) = (Suffrage::Voter, None, false);
         let member = Member { version, created_at, wanted, replaces, removing, ..member };
-        let next = self.next_member.max(member.member.saturating_add(1));
-        self.next_member = next.saturating_add(MEMBERS_PASSED_OVER);
+        self.next_member = founder.max(member.member.saturating_add(1));
         self.sum.add(digest::member(&member));
         self.members = [(member.member, Arc::new(member))].into_iter().collect();
     }

@@ -6,8 +6,8 @@ use warren_types::{
     ManagerAddress, ManagerId, Member, MemberId, NodeName, NodeRole, Suffrage, TokenHash, Violation,
 };
 
-use super::{Entry, token};
-use crate::state::{Answer, Change, Command, Kind, MAX_MEMBERS, Refusal, State, digest};
+use super::{Entry, node, token};
+use crate::state::{Answer, Change, Command, Departed, Kind, MAX_MEMBERS, Refusal, State, digest};
 
 /// What a manager says of itself.
 #[derive(Clone, Copy)]
@@ -100,6 +100,7 @@ fn join(state: &mut State, entry: &mut Entry, hash: &TokenHash, word: Word) -> R
     }
     let answer = add(state, entry, (state.next_member, next), word, replaces);
     token::use_once(state, entry, token);
+    node::begin_anew(state, entry, (word.name, word.address.host()), replaces);
     Ok(answer)
 }
 
@@ -125,6 +126,7 @@ fn add(
         version,
         created_at: entry.now,
     };
+    state.forget_departure(id);
     state.sum.add(digest::member(&record));
     state.members.insert(member, Arc::new(record));
     state.next_member = next;
@@ -185,6 +187,7 @@ fn delete(state: &mut State, entry: &mut Entry, member: MemberId) -> Result<Answ
     }
     state.sum.remove(digest::member(&known));
     state.members.remove(&member);
+    state.remember_departure(known.id, Departed { member, index: entry.index });
     entry.changes.push(Change::Member(member));
     Ok(Answer::Done)
 }

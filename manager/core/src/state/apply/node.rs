@@ -6,7 +6,7 @@ use std::sync::Arc;
 use warren_types::spec::validate_labels;
 use warren_types::{
     Availability, Health, MemberId, Node, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole,
-    NodeStatus, TaskId, TaskState, Timestamp, Violation, Violations,
+    NodeStatus, Observed, Task, TaskId, TaskState, Timestamp, Violation, Violations,
 };
 
 use super::Entry;
@@ -128,15 +128,9 @@ pub(super) fn remove(
     let now = entry.now;
     for task in held {
         state.update_task(entry, task, |task| {
-            let observed = &mut task.observed;
-            if !observed.state.is_terminal() {
-                observed.state = TaskState::Shutdown;
-                observed.since = now;
-                observed.reason = reason.clone();
-            }
-            (observed.ready, observed.next_attempt, observed.removed) = (false, None, true);
-            observed.health = Health::None;
-            task.lost_since = None;
+            end(&mut task.observed, &reason, now);
+            task.observed.removed = true;
+            task.special.change(|special| special.lost_since = None);
         });
     }
     if let Some(place) = state.cursors.remove(&id) {
@@ -150,6 +144,41 @@ pub(super) fn remove(
     }
     entry.changes.extend([Change::Node(id), Change::Assignment(id)]);
     Ok(Answer::Done)
+}
+
+/// It has ended, as far as managers can tell.
+fn end(observed: &mut Observed, reason: &Arc<str>, now: Timestamp) {
+    if !observed.state.is_terminal() {
+        observed.state = TaskState::Shutdown;
+        observed.since = now;
+        observed.trouble.change(|trouble| trouble.reason = reason.clone());
+    }
+    (observed.ready, observed.health) = (false, Health::None);
+    observed.trouble.change(|trouble| trouble.next_attempt = None);
+}
+
+/// The machine called `name` at `host` becomes a manager anew, in place of `replaces`, and its agent is the same node
+/// as before. It has lost its disk, mostly, and with it its containers: what was heard of its tasks says nothing any
+/// more, and what the agent says of those that it makes again, which it counts from one, would pass for old words. So
+/// they have ended, and others take their places; what there still is of them the agent removes.
+pub(super) fn begin_anew(
+    state: &mut State,
+    entry: &mut Entry,
+    (name, host): (&NodeName, &str),
+    replaces: Option<MemberId>,
+) {
+    let Some(node) = state.node_of_manager(name).filter(|node| state.is_node_at(node, host, replaces)) else {
+        // The node of another machine goes on with what it runs.
+        return;
+    };
+    let node = Arc::clone(node);
+    let heard_of = |task: &&Arc<Task>| task.observed.attempt > 0 && !task.observed.state.is_terminal();
+    let held: Vec<TaskId> = state.tasks_on(&node.id).filter(heard_of).map(|task| task.id).collect();
+    let reason: Arc<str> = format!("its node {} joined anew, without what it had", node.name).into();
+    let now = entry.now;
+    for task in held {
+        state.update_task(entry, task, |task| end(&mut task.observed, &reason, now));
+    }
 }
 
 pub(super) fn open_session(
@@ -233,8 +262,8 @@ fn put_status(state: &mut State, entry: &mut Entry, id: NodeId, status: NodeStat
     });
     let lost_since: Option<Timestamp> = (status == NodeStatus::Down).then_some(entry.now);
     let held: Vec<TaskId> =
-        state.tasks_on(&id).filter(|t| t.lost_since != lost_since).map(|t| t.id).collect();
+        state.tasks_on(&id).filter(|t| t.lost_since() != lost_since).map(|t| t.id).collect();
     for task in held {
-        state.update_task(entry, task, |task| task.lost_since = lost_since);
+        state.update_task(entry, task, |task| task.special.change(|special| special.lost_since = lost_since));
     }
 }

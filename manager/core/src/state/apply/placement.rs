@@ -19,7 +19,7 @@ pub(super) fn assign(state: &mut State, entry: &mut Entry, placements: &[(TaskId
         state.update_task(entry, task, |task| {
             task.node = Some(node);
             task.address = Some(address);
-            task.volumes = volumes;
+            task.special.change(|special| special.volumes = volumes);
         });
         state.touch_assignment(entry, node);
     }
@@ -38,16 +38,16 @@ struct Place {
 fn place(state: &State, entry: &Entry, task: TaskId, node: NodeId) -> Option<Place> {
     let task = state.tasks.get(&task)?;
     let node = state.nodes.get(&node)?;
-    let held_back = task.not_before.is_some_and(|time| time > entry.now);
+    let held_back = task.not_before().is_some_and(|time| time > entry.now);
     let wants_place = task.is_live() && task.node.is_none() && !held_back;
     let takes_tasks = node.status == NodeStatus::Ready && node.availability == Availability::Active;
-    let may_be_here = task.bound_to.is_none_or(|bound| bound == node.id);
+    let may_be_here = task.bound_to().is_none_or(|bound| bound == node.id);
     if !wants_place || !takes_tasks || !may_be_here || !has_room(state, task, node) {
         return None;
     }
     let cursor = state.cursors.get(&node.id).copied().unwrap_or(0);
     let volumes = state.volumes_at(task, node).ok()?;
-    let taken = |address| state.index.addresses.contains_key(&address);
+    let taken = |address: Ipv4Addr| state.index.addresses.get(address.into()).is_some();
     let (address, cursor) = address::next_free(node.subnet, cursor, taken)?;
     Some(Place { address, cursor, volumes })
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warren_types::{
-    Desired, Health, Id, ImageDigest, NodeId, Observed, Service, ServiceId, Task, TaskReport, TaskState,
+    Desired, Health, ImageDigest, NodeId, Observed, Service, ServiceId, Task, TaskReport, TaskState,
     Timestamp,
 };
 
@@ -37,7 +37,7 @@ pub(super) fn take(
         state.update_task(entry, report.task, |task| {
             task.observed = observed;
             if removed {
-                task.lost_since = None;
+                task.special.change(|special| special.lost_since = None);
             }
         });
         if removed {
@@ -58,8 +58,7 @@ fn pin(state: &mut State, entry: &mut Entry, id: ServiceId, revision: u64, image
         return;
     }
     state.update_standing(entry, id, |service| drop(service.pins.insert(revision, image.clone())));
-    let here = (id, NodeId(Id(0)))..=(id, NodeId(Id(u128::MAX)));
-    let nodes: Vec<NodeId> = state.index.spread.range(here).map(|((_, node), _)| *node).collect();
+    let nodes: Vec<NodeId> = state.index.spread.range(id, ..).map(|(node, _)| *node).collect();
     nodes.into_iter().for_each(|node| state.touch_assignment(entry, node));
 }
 
@@ -81,13 +80,15 @@ fn merge(task: &Task, report: &TaskReport, now: Timestamp) -> Option<Observed> {
         let running = report.state == TaskState::Running;
         // What is stopped because of its checks keeps what they said: its slot is judged by that.
         if !was_unhealthy(old, task.desired) {
-            new.reason = reason(&old.reason, &report.reason);
+            new.trouble.change(|trouble| trouble.reason = reason(&trouble.reason, &report.reason));
             new.health = if running { report.health } else { Health::None };
         }
         let well = matches!(new.health, Health::None | Health::Healthy);
         new.ready = report.ready && running && well;
-        new.exit = report.exit.or(old.exit);
-        new.next_attempt = report.next_attempt.filter(|_| !report.state.is_terminal());
+        new.trouble.change(|trouble| {
+            trouble.exit = report.exit.or(trouble.exit);
+            trouble.next_attempt = report.next_attempt.filter(|_| !report.state.is_terminal());
+        });
     }
     if report.removed {
         new.removed = true;
@@ -107,7 +108,7 @@ fn was_unhealthy(observed: &Observed, desired: Desired) -> bool {
 /// A task of which nothing is left has ended, also when its worker cannot tell how.
 fn conclude(observed: &mut Observed, desired: Desired) {
     observed.ready = false;
-    observed.next_attempt = None;
+    observed.trouble.change(|trouble| trouble.next_attempt = None);
     if !was_unhealthy(observed, desired) {
         observed.health = Health::None;
     }
@@ -116,15 +117,16 @@ fn conclude(observed: &mut Observed, desired: Desired) {
     }
     let wanted = desired <= Desired::Running;
     observed.state = if wanted { TaskState::Failed } else { TaskState::Shutdown };
-    if wanted && observed.reason.is_empty() {
-        observed.reason = "nothing of it is left on its node".into();
+    if wanted && observed.reason().is_empty() {
+        let reason = "nothing of it is left on its node";
+        observed.trouble.change(|trouble| trouble.reason = reason.into());
     }
 }
 
 /// When the worker says it happened, as far as that can be: not before what came before it, not in the
 /// future. So a wrong clock on a worker cannot shorten the back-off of a slot that keeps failing.
 fn since(task: &Task, report: &TaskReport, now: Timestamp) -> Timestamp {
-    let earliest = task.created_at.max(task.observed.since).max(task.not_before.unwrap_or_default());
+    let earliest = task.created_at.max(task.observed.since).max(task.not_before().unwrap_or_default());
     report.since.clamp(earliest.min(now), now)
 }
 

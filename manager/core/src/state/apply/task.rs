@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use warren_types::{Desired, Mode, NodeId, Observed, ServiceId, Task, TaskId};
+use warren_types::{Desired, Mode, NodeId, Observed, Seldom, ServiceId, Special, Task, TaskId};
 
 use super::Entry;
 use crate::state::index::Facets;
@@ -42,14 +42,11 @@ pub(super) fn create(
             slot,
             revision: service.revision.clone(),
             created_at: entry.now,
-            not_before,
-            bound_to,
             node: None,
             address: None,
-            volumes: Vec::new(),
             desired,
             observed: Observed::new(entry.now),
-            lost_since: None,
+            special: Seldom::new(Special { not_before, bound_to, ..Special::default() }),
         };
         next_task = next_task.saturating_add(1);
         state.index.change_task(&task, None, Some(Facets::of(&task)));

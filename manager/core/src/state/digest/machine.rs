@@ -1,12 +1,13 @@
 //! Nodes, managers, and the tokens that make machines either, as one number each.
 
 use warren_types::{
-    Availability, Member, Node, NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus, Resources,
-    Suffrage, Token,
+    Availability, ManagerId, Member, Node, NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus,
+    Resources, Suffrage, Token,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Kind, flags, halves, hash, labels, later, list, net, pair, text};
+use crate::state::Departed;
 
 /// A node.
 pub(in crate::state) fn node(node: &Node) -> u64 {
@@ -149,6 +150,13 @@ pub(in crate::state) fn member(held: &Member) -> u64 {
         *version,
         created_at.0,
     ])
+}
+
+/// A manager that left.
+pub(in crate::state) fn departed(manager: ManagerId, departed: Departed) -> u64 {
+    let [high, low] = halves(manager.0);
+    let Departed { member, index } = departed;
+    hash([Kind::Departed as u64, high, low, member, index])
 }
 
 /// A node that was removed at that entry.

@@ -26,7 +26,7 @@ pub(in crate::state) struct Facets {
 impl Facets {
     pub(in crate::state) fn of(task: &Task) -> Self {
         let live = task.is_live();
-        let lost = task.lost_since.is_some();
+        let lost = task.lost_since().is_some();
         let running = live && !lost && task.observed.state == TaskState::Running;
         Self {
             id: task.id,
@@ -48,8 +48,8 @@ impl Facets {
         self.live.then_some((self.id.service, self.slot, self.id.number))
     }
 
-    pub(super) fn live_revision(&self) -> Option<(ServiceId, u64, u64)> {
-        self.live.then_some((self.id.service, self.revision, self.id.number))
+    pub(super) fn live_revision(&self) -> Option<(ServiceId, u64)> {
+        self.live.then_some((self.id.service, self.revision))
     }
 
     /// What counts in [`Users`], beside the record itself.

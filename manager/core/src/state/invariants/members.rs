@@ -1,11 +1,11 @@
-//! What is true of managers, and of the nodes that were removed.
+//! What is true of managers, of those that left, and of the nodes that were removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_types::Member;
 
 use super::{Broken, ensure};
-use crate::state::{MAX_MEMBERS, MAX_REMOVED, State};
+use crate::state::{Departed, MAX_MEMBERS, MAX_REMOVED, State};
 
 impl State {
     pub(super) fn check_members(&self) -> Result<(), Broken> {
@@ -35,6 +35,7 @@ impl State {
         self.check_shared_places()?;
         let decides = self.members().any(|member| self.stands(member));
         ensure(count == 0 || decides, || "no manager is to vote".into())?;
+        self.check_departed()?;
         self.check_removed_nodes()
     }
 
@@ -49,6 +50,21 @@ impl State {
             ensure(strange.is_none(), || {
                 format!("managers {member} and {strange:?} are both called {name} or reached at {address}")
             })?;
+        }
+        Ok(())
+    }
+
+    fn check_departed(&self) -> Result<(), Broken> {
+        let (count, next) = (self.departed.len(), self.next_member);
+        ensure(count <= MAX_REMOVED, || format!("{count} managers that left are remembered"))?;
+        let mut numbers = BTreeSet::new();
+        for (manager, Departed { member, index }) in self.all_departed() {
+            ensure(self.member_of(&manager).is_none(), || format!("manager {manager} left and is there"))?;
+            let given = (1..next).contains(&member) && self.member(member).is_none();
+            ensure(given && numbers.insert(member), || {
+                format!("manager {manager} left as member {member}, which another one was or is")
+            })?;
+            ensure(index <= self.applied.index, || format!("manager {manager} left with a later entry"))?;
         }
         Ok(())
     }

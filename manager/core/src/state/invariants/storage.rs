@@ -83,7 +83,8 @@ impl State {
 
     /// What a task has is where the task is, and stays as long as something of the task is left.
     pub(super) fn check_mounts(&self, task: &Task, known: &VolumesByName<'_>) -> Result<(), Broken> {
-        let Task { id, volumes, node, revision, .. } = task;
+        let Task { id, node, revision, .. } = task;
+        let volumes = task.volumes();
         let wanted = if node.is_some() { volume_texts(revision).count() } else { 0 };
         ensure(volumes.len() == wanted, || format!("task {id} has the volumes {volumes:?}"))?;
         if task.holds_node() {

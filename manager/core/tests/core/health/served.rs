@@ -34,7 +34,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 
 fn serves(world: &World, id: &TaskId) -> bool {
     let task = world.state.task(id).unwrap();
-    task.is_live() && task.lost_since.is_none() && task.observed.ready
+    task.is_live() && task.lost_since().is_none() && task.observed.ready
 }
 
 /// What plans do to a slot: never more than two tasks, and none that serves goes before another one does.
@@ -60,7 +60,7 @@ proptest! {
         for step in steps {
             match step {
                 Happens::Check(place, health) => {
-                    let runs = world.state.tasks().filter(|task| task.is_live() && task.lost_since.is_none());
+                    let runs = world.state.tasks().filter(|task| task.is_live() && task.lost_since().is_none());
                     let runs = runs.filter(|task| task.observed.state == TaskState::Running);
                     let runs: Vec<u64> = runs.map(|task| task.id.number).collect();
                     if !runs.is_empty() {

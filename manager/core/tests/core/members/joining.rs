@@ -176,3 +176,65 @@ fn a_replacement_that_moved_away_does_not_give_the_old_address_to_a_third() {
         [(2, "m2", None, true), (3, "new", Some(2), false), (4, "m4", None, false)]
     );
 }
+
+/// Of three managers, the second one is on a node as well, at `host`: it runs both tasks of a service.
+fn hybrid_world(host: &str) -> World {
+    let mut world = world(3);
+    let (name, role) = ("m2".parse().unwrap(), NodeRole::Manager);
+    let own = NodeDescription { address: host.into(), ..description(resources(4000, 4096)) };
+    world.accept(Command::RegisterNode { id: node_id(2), name, role, description: own, at: world.now });
+    world.connect(2);
+    world.service(1, spec("web", 2));
+    world.settle();
+    [1, 2].into_iter().for_each(|number| world.report(runs(number)));
+    world
+}
+
+fn runs(number: u64) -> TaskReport {
+    TaskReport { ready: true, ..report(task_id(1, number), 3, TaskState::Running) }
+}
+
+#[test]
+fn the_tasks_of_a_machine_that_lost_its_data_have_ended() {
+    let mut world = hybrid_world("h2");
+    world.accept(join(&world, 4, "m3", "h3"));
+    assert!(world.task(1, 1).observed.ready, "another machine's disk was lost");
+
+    world.accept(join(&world, 5, "m2", "h2"));
+    let observed = world.task(1, 1).observed.clone();
+    assert_eq!((observed.state, observed.ready, observed.removed), (TaskState::Shutdown, false, false));
+    assert_eq!(observed.reason(), "its node m2 joined anew, without what it had");
+    world.connect(2);
+    world.settle();
+    assert_eq!(world.live(1), [(1, 3), (2, 4)], "others take their places");
+    // An agent that lost nothing removes what it has, like one that lost all.
+    world.report(runs(1));
+    assert_eq!(world.task(1, 1).observed, observed);
+    world.report(TaskReport { removed: true, ..report(task_id(1, 2), 1, TaskState::Shutdown) });
+    assert!(world.task(1, 2).observed.removed);
+}
+
+#[test]
+fn the_tasks_of_another_machine_that_has_the_name_go_on() {
+    let removed = [remove(2)];
+    let gone = [remove(2), delete(2)];
+    // Where the node is, what was done, which machine joins, and whether it is the node's.
+    let table = [
+        ("h2", &removed[..], ("m2", "h9"), false),
+        ("h2", &gone[..], ("m2", "h9"), false),
+        ("h2", &gone[..], ("m2", "h2"), true),
+        ("h9", &gone[..], ("m2", "h9"), true),
+        // A manager's node need not be at its manager's address.
+        ("h9", &[], ("m2", "h2"), true),
+        ("h2", &[], ("new", "h2"), false),
+    ];
+    for (number, (host, done, (name, at), wanted)) in table.into_iter().enumerate() {
+        let mut world = hybrid_world(host);
+        for command in done {
+            world.accept(command.clone());
+        }
+        world.accept(join(&world, 4, name, at));
+        let ended = [1, 2].map(|number| world.task(1, number).observed.state == TaskState::Shutdown);
+        assert_eq!(ended, [wanted; 2], "row {number}");
+    }
+}

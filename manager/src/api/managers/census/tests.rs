@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
-use warren_core::{Command, LEVEL};
+use warren_core::{Command, Digest, LEVEL};
 use warren_types::{ClusterId, Id, ManagerId, NodeRole, Timestamp, TokenHash, TokenId};
 
 use super::*;
+use crate::agreement::Ground;
 
 const AT: Timestamp = Timestamp(1);
 
@@ -58,7 +59,7 @@ fn told(member: u64, leader: u64, term: u64) -> v1::StatusResponse {
 
 fn census(told: Vec<v1::StatusResponse>) -> Census {
     let told = told.into_iter().map(|status| (status.member, status)).collect();
-    Census { told, taken: true }
+    Census { told, taken: true, ..Census::default() }
 }
 
 fn shown(census: &Census, published: &Published) -> Vec<v1::Manager> {
@@ -93,7 +94,7 @@ fn each_manager_is_what_the_group_and_itself_say() {
         [
             "",
             "",
-            "it does not answer the manager that was asked; manager 4 takes its place",
+            "it does not answer the manager that was asked; member 4, of the same name, takes its place",
             "manager m3 replaces manager m3, which still answers; stop that one or remove it"
         ]
     );
@@ -121,6 +122,20 @@ fn only_who_says_it_of_itself_leads_and_the_newest_term_counts() {
     assert!(census(vec![told(2, 3, 6)]).leader().is_none(), "the leader was not heard");
     assert!(census(vec![told(2, 0, 6)]).leader().is_none());
     assert!(!known.answers(4) && known.answers(3));
+}
+
+#[test]
+fn a_state_that_is_not_that_of_the_others_is_told() {
+    let published = published(&[1, 2, 3], &[]);
+    let found = Digest { index: 9, value: 255 };
+    let difference = Difference { found, wanted: 16, others: vec![1, 2], ground: Ground::Most(3) };
+    let mut census = census([1, 2, 3, 4].map(|member| told(member, 1, 5)).to_vec());
+    census.differ.insert(3, difference);
+    let managers = shown(&census, &published);
+    assert_eq!((managers[0].reason.as_str(), managers[1].reason.as_str()), ("", ""));
+    let wanted = "its state after entry 9 has the digest 00000000000000ff, that of manager m1 and manager m2 has \
+                  0000000000000010: remove it";
+    assert!(managers[2].reason.starts_with(wanted), "{}", managers[2].reason);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Managers.
 
+use warren_core::Departed;
 use warren_proto::convert::suffrage;
 use warren_proto::v1;
-use warren_types::{Member, Violations};
+use warren_types::{ManagerId, Member, Violations};
 
 use super::super::read::{at, given, text};
 
@@ -34,4 +35,14 @@ pub(super) fn member(stored: v1::StoredMember) -> Result<Member, Violations> {
         version: stored.version,
         created_at: at(stored.created_at),
     })
+}
+
+pub(super) fn stored_departed((manager, departed): &(ManagerId, Departed)) -> v1::StoredDeparted {
+    let Departed { member, index } = *departed;
+    v1::StoredDeparted { id: manager.to_string(), member, index }
+}
+
+pub(super) fn departed(stored: &v1::StoredDeparted) -> Result<(ManagerId, Departed), Violations> {
+    let v1::StoredDeparted { id, member, index } = stored;
+    Ok((text("cluster.departed", id)?, Departed { member: *member, index: *index }))
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use warren_proto::convert::desired;
 use warren_proto::v1;
-use warren_types::{Observed, Revision, ServiceId, Task, TaskId, TaskReport, Violation, Violations};
+use warren_types::{
+    Observed, Revision, Seldom, ServiceId, Special, Task, TaskId, TaskReport, Trouble, Violation, Violations,
+};
 
 use super::super::read::{at, given, optional, text, texts};
 
@@ -15,11 +17,11 @@ pub(super) fn stored_task(task: &Task) -> v1::StoredTask {
         attempt: task.observed.attempt,
         state: task.observed.state,
         since: task.observed.since,
-        reason: task.observed.reason.to_string(),
+        reason: task.observed.reason().to_owned(),
         ready: task.observed.ready,
-        exit: task.observed.exit,
+        exit: task.observed.exit(),
         removed: task.observed.removed,
-        next_attempt: task.observed.next_attempt,
+        next_attempt: task.observed.next_attempt(),
         health: task.observed.health,
         // Kept as the pin of its revision.
         image: None,
@@ -30,14 +32,14 @@ pub(super) fn stored_task(task: &Task) -> v1::StoredTask {
         slot: task.slot,
         revision: task.revision.number,
         created_at: task.created_at.0,
-        not_before: task.not_before.map(|at| at.0),
+        not_before: task.not_before().map(|at| at.0),
         node_id: task.node.map(|id| id.to_string()).unwrap_or_default(),
         address: task.address.map(|address| address.to_string()).unwrap_or_default(),
         desired: v1::Desired::from(task.desired).into(),
         observed: Some((&observed).into()),
-        lost_since: task.lost_since.map(|at| at.0),
-        bound_to: task.bound_to.map(|id| id.to_string()).unwrap_or_default(),
-        volumes: task.volumes.iter().map(ToString::to_string).collect(),
+        lost_since: task.lost_since().map(|at| at.0),
+        bound_to: task.bound_to().map(|id| id.to_string()).unwrap_or_default(),
+        volumes: task.volumes().iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -55,28 +57,31 @@ pub(super) fn task(
     if observed.image.is_some() {
         return Err(Violation::new("task.observed.image", "is kept with the service").into());
     }
+    let special = Special {
+        not_before: stored.not_before.map(at),
+        bound_to: optional("task.boundTo", &stored.bound_to)?,
+        volumes: texts("task.volumes", &stored.volumes)?,
+        lost_since: stored.lost_since.map(at),
+    };
+    let trouble =
+        Trouble { reason: observed.reason.into(), exit: observed.exit, next_attempt: observed.next_attempt };
     Ok(Task {
         id,
         slot: stored.slot,
         revision,
         created_at: at(stored.created_at),
-        not_before: stored.not_before.map(at),
-        bound_to: optional("task.boundTo", &stored.bound_to)?,
         node: optional("task.nodeId", &stored.node_id)?,
         address: optional("task.address", &stored.address)?,
-        volumes: texts("task.volumes", &stored.volumes)?,
         desired: desired(stored.desired)?,
         observed: Observed {
             state: observed.state,
             attempt: observed.attempt,
             since: observed.since,
-            reason: observed.reason.into(),
             ready: observed.ready,
-            exit: observed.exit,
             removed: observed.removed,
-            next_attempt: observed.next_attempt,
             health: observed.health,
+            trouble: Seldom::new(trouble),
         },
-        lost_since: stored.lost_since.map(at),
+        special: Seldom::new(special),
     })
 }

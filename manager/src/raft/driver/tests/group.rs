@@ -1,6 +1,7 @@
 //! Managers of one group in one process: real drivers on real logs, and ways between them that can be cut.
 
 mod changes;
+mod damage;
 mod disks;
 mod leaders;
 mod snapshots;
@@ -43,6 +44,8 @@ struct Ways {
     cut: BTreeSet<(MemberId, MemberId)>,
     /// Snapshots that arrived.
     snapshots: usize,
+    /// Makes others of the snapshots on their way.
+    damage: Option<fn(Vec<u8>) -> Vec<u8>>,
 }
 
 impl Net {
@@ -68,8 +71,9 @@ impl Net {
     async fn carry_snapshot(self, from: MemberId, message: Message) {
         let (to, meta) = (message.to, message.snapshot.clone().unwrap());
         let Some((sender, door)) = self.end(from, from) else { return };
-        let delivered = match (door.read(&meta).await, self.end(from, to)) {
-            (Ok(plain), Some((_, there))) => there.receive(message, plain).await.is_ok(),
+        let damage = self.0.lock().unwrap().damage.unwrap_or(|plain| plain);
+        let delivered = match (door.read(&meta).await.map(damage), self.end(from, to)) {
+            (Ok(plain), Some((_, there))) => there.receive(message, plain.into()).await.is_ok(),
             _ => false,
         };
         self.0.lock().unwrap().snapshots += usize::from(delivered);

@@ -75,7 +75,7 @@ async fn what_one_gives_out_another_takes() {
     let bytes = giver.door.read(&announced).await.unwrap();
     assert_eq!(bytes, plain(&state(9)));
     let size = bytes.len() as u64;
-    let receive = taker.door.receive(announce(Some(announced.clone())), bytes);
+    let receive = taker.door.receive(announce(Some(announced.clone())), bytes.into());
     let driver = async {
         let Some(Heard::Snapshot { message, state: came, bytes, taken }) = taker.inbox.heard.recv().await
         else {
@@ -98,11 +98,11 @@ async fn what_is_not_what_was_announced_is_refused_before_it_is_kept() {
         (plain(&state(8)), "was announced up to Applied { term: 2, index: 9 } has the state up to"),
         (b"no snapshot".to_vec(), "a snapshot from another manager: "),
     ] {
-        let refused = world.door.receive(announce(Some(announced.clone())), plain).await.unwrap_err();
+        let refused = world.door.receive(announce(Some(announced.clone())), plain.into()).await.unwrap_err();
         assert!(refused.to_string().contains(wanted), "{refused}");
         assert!(!world.files.path(&announced).exists());
     }
-    let refused = world.door.receive(announce(None), Vec::new()).await.unwrap_err();
+    let refused = world.door.receive(announce(None), Default::default()).await.unwrap_err();
     assert!(matches!(refused, SnapshotError::NotAnnounced));
     assert!(matches!(world.door.read(&announced).await, Err(SnapshotError::File(_))));
 }
@@ -114,7 +114,7 @@ async fn a_snapshot_that_comes_too_late_replaces_nothing() {
     world.publisher.publish(Published::first(state(9)), Vec::new());
     let own = meta(9, vec![]);
     world.files.write(&state(9), &own, &AtomicBool::new(false)).unwrap();
-    let receive = world.door.receive(announce(Some(meta(9, vec![3]))), plain(&state(9)));
+    let receive = world.door.receive(announce(Some(meta(9, vec![3]))), plain(&state(9)).into());
     let driver = async {
         let heard = world.inbox.heard.recv().await;
         assert!(matches!(heard, Some(Heard::Snapshot { .. })), "raft says what it thinks of it");

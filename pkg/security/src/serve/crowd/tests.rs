@@ -46,6 +46,24 @@ fn whoever_had_its_time_must_go_the_oldest_first() {
 }
 
 #[test]
+fn whoever_waits_for_us_is_not_late_and_the_last_of_them_must_go_for_others() {
+    let (shared, now) = (shared(3), Instant::now());
+    let enter = |from, at| shared.enter_now(host(from), at);
+    let mut guests: Vec<_> = (0..3).map(|_| enter(1, now).unwrap()).collect();
+    guests.iter().for_each(Place::heard);
+    assert_eq!(enter(1, now + 9 * SECOND).unwrap_err(), None, "nobody will be late");
+    let mut other = enter(2, now + 9 * SECOND).unwrap();
+    assert!(is_lost(&mut guests[2]) && !is_lost(&mut guests[0]) && !is_lost(&mut guests[1]));
+    // It has fewer places than those who come, however late it is.
+    assert_eq!(enter(1, now + 99 * SECOND).unwrap_err(), None);
+    guests[1].awaited();
+    let mut third = enter(3, now).unwrap();
+    assert!(is_lost(&mut guests[1]) && !is_lost(&mut other) && !is_lost(&mut third));
+    let _fourth = enter(4, now + 99 * SECOND).unwrap();
+    assert!(is_lost(&mut other) && !is_lost(&mut third) && !is_lost(&mut guests[0]));
+}
+
+#[test]
 fn kept_places_are_nobody_elses_until_they_are_given_back() {
     let (shared, now) = (shared(2), Instant::now());
     let late = now + 100 * SECOND;

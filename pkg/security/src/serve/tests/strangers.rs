@@ -14,6 +14,8 @@ const HOLDING: StrangerLimits = StrangerLimits {
     handshakes: 8,
     deadline: LONG,
     patience: LONG,
+    answered: 8,
+    answer_patience: LONG,
     connections: 4,
     lifetime: LONG,
     bytes: 1 << 10,
@@ -88,6 +90,91 @@ async fn a_flood_of_silent_strangers_does_not_keep_a_worker_out() {
     assert!(exchange(&mut incoming, worker).await.to_string().starts_with("worker n2 at "));
     // It is the first who had to go.
     assert!(is_closed(&mut silent[0]).await);
+}
+
+/// The first word of a handshake.
+fn hello(authority: &CertificateAuthority) -> Vec<u8> {
+    let config = client_config(&authority.roots(), None).unwrap();
+    let name = rustls_pki_types::ServerName::try_from(crate::MANAGER_NAME).unwrap();
+    let mut hello = Vec::new();
+    rustls::ClientConnection::new(config, name).unwrap().write_tls(&mut hello).unwrap();
+    hello
+}
+
+/// Dials and says hello, but never answers.
+async fn hello_from(last: u8, address: SocketAddr, authority: &CertificateAuthority) -> TcpStream {
+    let mut stream = dial_from(last, address).await;
+    stream.write_all(&hello(authority)).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn whoever_leaves_us_without_an_answer_gives_way_to_others_and_may_still_answer() {
+    let authority = authority();
+    let limits = StrangerLimits { answered: 1, answer_patience: Duration::from_millis(20), ..HOLDING };
+    let (mut incoming, address) = serve_strangers(&authority, limits).await;
+    let mut silent = Vec::new();
+    for _ in 0..4 {
+        silent.push(hello_from(9, address, &authority).await);
+    }
+    let slow = LiveCertificate::new(&issue(&authority, Role::Worker, "n1"));
+    let config = client_config(&authority.roots(), Some(slow)).unwrap();
+    let name = rustls_pki_types::ServerName::try_from(crate::MANAGER_NAME).unwrap();
+    let mut slow = rustls::ClientConnection::new(config, name).unwrap();
+    let mut stream = dial_from(1, address).await.into_std().unwrap();
+    stream.set_nonblocking(false).unwrap();
+    slow.write_tls(&mut stream).unwrap();
+    // All of them are answered, and one after the other: the next one after each had its time.
+    for stream in &mut silent {
+        assert!(!is_closed(stream).await);
+    }
+    let worker = issue(&authority, Role::Worker, "n2");
+    let seen = exchange(&mut incoming, dial(&authority, Some(&worker), address).await.unwrap()).await;
+    assert!(seen.to_string().starts_with("worker n2 at "));
+    let answered = tokio::task::spawn_blocking(move || slow.complete_io(&mut stream).map(|_| stream));
+    let seen = next(&mut incoming).await.peer().to_string();
+    assert!(seen.starts_with("worker n1 at "), "{seen}");
+    answered.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn who_left_before_its_turn_is_not_answered() {
+    let authority = authority();
+    let limits = StrangerLimits { answered: 1, answer_patience: Duration::from_millis(50), ..HOLDING };
+    let (mut incoming, address) = serve_strangers(&authority, limits).await;
+    let _first = hello_from(9, address, &authority).await;
+    let mut left = hello_from(9, address, &authority).await;
+    left.shutdown().await.unwrap();
+    let worker = issue(&authority, Role::Worker, "n2");
+    exchange(&mut incoming, dial(&authority, Some(&worker), address).await.unwrap()).await;
+    let mut answer = Vec::new();
+    tokio::time::timeout(SOON, left.read_to_end(&mut answer)).await.unwrap().unwrap();
+    assert!(answer.is_empty(), "it got no handshake");
+}
+
+/// Whoever comes waits for its turn, and nothing that was begun is given up for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_who_come_at_once_are_served_in_turn_and_nobody_twice() {
+    const MANY: usize = 400;
+    let authority = authority();
+    let limits = StrangerLimits { handshakes: 64, answered: 4, ..HOLDING };
+    let (mut incoming, address) = serve_strangers(&authority, limits).await;
+    let worker = issue(&authority, Role::Worker, "n2");
+    let config = client_config(&authority.roots(), Some(LiveCertificate::new(&worker))).unwrap();
+    let mut dialling = JoinSet::new();
+    for _ in 0..MANY {
+        let config = Arc::clone(&config);
+        dialling.spawn(async move { connect(dial_from(1, address).await, config, LONG).await });
+    }
+    let served = async {
+        let mut connections = Vec::new();
+        while connections.len() < MANY {
+            connections.push(next(&mut incoming).await);
+        }
+        connections
+    };
+    let (served, dialled) = tokio::join!(served, dialling.join_all());
+    assert_eq!((served.len(), dialled.iter().filter(|dialled| dialled.is_ok()).count()), (MANY, MANY));
 }
 
 #[tokio::test]
@@ -197,4 +284,39 @@ async fn workers_get_through_a_flood_that_does_not_end() {
     }
     assert!(!flood.is_finished());
     flood.abort();
+}
+
+/// So many connections from one address as there are places, each of which says hello and nothing else, and comes again
+/// as soon as it is closed; against the limits that are in force.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_who_say_hello_and_nothing_else_do_not_make_a_worker_wait() {
+    /// As long as managers give each other for a handshake.
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let (authority, many) = (authority(), StrangerLimits::default().handshakes);
+    let (mut incoming, address) = serve_strangers(&authority, StrangerLimits::default()).await;
+    let (said, mut told) = mpsc::channel(many);
+    let (hello, mut flood) = (hello(&authority), JoinSet::new());
+    for _ in 0..many {
+        let (hello, said) = (hello.clone(), said.clone());
+        flood.spawn(async move {
+            loop {
+                let mut stream = dial_from(9, address).await;
+                // It may have to make way at any time.
+                let _ = stream.write_all(&hello).await;
+                let _ = said.try_send(());
+                let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+            }
+        });
+    }
+    let worker = LiveCertificate::new(&issue(&authority, Role::Worker, "n2"));
+    let config = client_config(&authority.roots(), Some(worker)).unwrap();
+    for _ in 0..many {
+        tokio::time::timeout(SOON, told.recv()).await.expect("all of them say hello");
+    }
+    for _ in 0..3 {
+        let stream = dial_from(1, address).await;
+        let worker = connect(stream, Arc::clone(&config), PATIENCE).await.expect("it does not wait");
+        exchange(&mut incoming, worker).await;
+    }
+    assert!(flood.try_join_next().is_none());
 }

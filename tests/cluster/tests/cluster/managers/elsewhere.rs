@@ -173,14 +173,63 @@ async fn usage_loops_and_checks_are_asked_of_who_hears_them() {
     let usage = Some(v1::NodeUsage { cpu_milli: 7, ..Default::default() });
     apart.worker.say(Say::Heartbeat(v1::Heartbeat { usage, loops, tasks: vec![told] })).await;
     apart.worker.sync().await;
+    let own = format!("m{}", apart.at + 1);
     for number in apart.others {
         assert_eq!(apart.shown(number).await.usage.map(|usage| usage.cpu_milli), Some(7));
         let channel = apart.group.channel(number).await;
         let request = v1::Reference { reference: task_id.clone() };
         let task = TasksClient::new(channel.clone()).get(request).await.unwrap().into_inner();
         assert_eq!(task.usage.map(|usage| usage.pids), Some(3));
-        let loops = ClusterClient::new(channel).loops(v1::LoopsRequest {}).await.unwrap().into_inner().loops;
-        assert!(loops.iter().any(|told| (&*told.node, &*told.name) == ("n1", "worker.relist")), "{loops:?}");
+        let told = ClusterClient::new(channel).loops(v1::LoopsRequest {}).await.unwrap().into_inner();
+        let v1::LoopsResponse { loops, silent } = told;
+        let whose = |name: &str| -> Vec<_> {
+            let named = loops.iter().filter(|told| told.name == name);
+            named.map(|told| (told.manager.as_str(), told.node.as_str())).collect()
+        };
+        assert_eq!(whose("worker.relist"), [(own.as_str(), "n1")], "{loops:?}");
+        assert_eq!((whose("planner"), silent), (vec![("m1", ""), ("m2", ""), ("m3", "")], Vec::new()));
+    }
+    // Who does not answer is named.
+    let [leader, other] = apart.others;
+    apart.group.hosts[other].stop().await;
+    let channel = apart.group.channel(leader).await;
+    let told = ClusterClient::new(channel).loops(v1::LoopsRequest {}).await.unwrap().into_inner();
+    let silent: Vec<_> = told.silent.iter().map(|silent| silent.name.as_str()).collect();
+    assert_eq!(silent, [format!("m{}", other + 1)], "{told:?}");
+}
+
+/// A watch would never say anything newer of what a node measures, and nothing at all of that of tasks elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_says_nothing_of_what_nodes_measure_wherever_they_are() {
+    let mut apart = Apart::new().await;
+    let id = apart.task().await;
+    let usage = Some(v1::TaskUsage { pids: 3, ..Default::default() });
+    let tasks = vec![v1::TaskVitals { task_id: id.clone(), usage, ..Default::default() }];
+    apart.worker.say(Say::Heartbeat(v1::Heartbeat { tasks, ..Default::default() })).await;
+    apart.worker.sync().await;
+    let mut watches = Vec::new();
+    for number in [apart.at, apart.others[0]] {
+        let channel = apart.group.channel(number).await;
+        let request = v1::Reference { reference: id.clone() };
+        let task = TasksClient::new(channel.clone()).get(request).await.unwrap().into_inner();
+        assert_eq!(task.usage.map(|usage| usage.pids), Some(3));
+        watches
+            .push(ClusterClient::new(channel).watch(v1::WatchRequest::default()).await.unwrap().into_inner());
+    }
+    let unready =
+        v1::TaskReport { reason: "busy".into(), ready: false, ..report(&id, v1::TaskState::Running) };
+    apart.worker.report(vec![unready]).await;
+    for watch in &mut watches {
+        let seen = async {
+            loop {
+                match watch.message().await.unwrap().unwrap().change {
+                    Some(Change::Task(task)) if task.reason == "busy" => return task,
+                    _ => {}
+                }
+            }
+        };
+        let task = timeout(PATIENCE, seen).await.expect("the change is seen");
+        assert_eq!((task.id.as_str(), task.usage), (id.as_str(), None));
     }
 }
 

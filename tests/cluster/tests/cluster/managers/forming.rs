@@ -73,6 +73,20 @@ async fn a_manager_that_joined_with_a_wrong_address_is_repaired_by_its_next_star
     group.all_vote().await;
 }
 
+/// It would take the place of that one as soon as that is down for a moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_says_the_address_of_a_manager_that_answers_is_not_let_in() {
+    let group = Group::founded(Tuning::default()).await;
+    let (host, first) = (Host::new("m2", Tuning::default()), &group.hosts[0]);
+    let token = group.token(NodeRole::Manager).await;
+    let Err(refused) = host.join_as(first.address(), &token, &first.advertised()).await else {
+        panic!("it was let in");
+    };
+    let wanted = format!("manager m1 answers at {}: give the address of this machine", first.advertised());
+    assert!(refused.why.contains(&wanted), "{refused:?}");
+    assert_eq!(group.listed(0).await.unwrap().len(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn equal_entries_make_equal_states_everywhere() {
     let group = Group::of_three().await;

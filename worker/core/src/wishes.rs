@@ -1,13 +1,15 @@
-//! What managers want of this node, as far as it is known: the one input of the supervisor.
+//! What managers want of a node, as far as it is known: the one input of whoever has its tasks done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warren_types::{Assignment, AssignmentVersion, NodeSettings, TaskAssignment, TaskId};
+use warren_types::{
+    Assignment, AssignmentVersion, Desired, NodeSettings, TaskAssignment, TaskId, TaskReport,
+};
 
 /// What the node should have. From the cache until a manager was heard, from managers after that.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Wishes {
+pub struct Wishes {
     /// What is not per task; `None` on a node that never had a session.
     pub settings: Option<NodeSettings>,
     /// When the tasks were what managers wanted.
@@ -21,7 +23,7 @@ pub(crate) struct Wishes {
 
 /// The base of a diff is not what this node has; the manager must send everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Gap;
+pub struct Gap;
 
 impl Wishes {
     /// Takes over everything that a manager wants. `false` when the node has seen a newer assignment.
@@ -63,6 +65,12 @@ impl Wishes {
         self.confirmed = true;
     }
 
+    /// Whether the report says that nothing is left of a task that the node should have. That was said when nobody
+    /// wanted the task, in another life of the cluster, and means nothing in this one.
+    pub fn contradict(&self, report: &TaskReport) -> bool {
+        report.removed && self.tasks.get(&report.task).is_some_and(|task| task.desired != Desired::Remove)
+    }
+
     /// A manager said that what the node has is current. `false` when that was known.
     pub fn confirm(&mut self) -> bool {
         !std::mem::replace(&mut self.confirmed, true)
@@ -71,10 +79,29 @@ impl Wishes {
 
 #[cfg(test)]
 mod tests {
-    use warren_types::Desired;
+    use warren_types::{Health, Id, ServiceId, TaskSpec, TaskState, Timestamp};
 
     use super::*;
-    use crate::samples::{task, task_id};
+
+    fn task_id(number: u64) -> TaskId {
+        TaskId { service: ServiceId(Id(7)), number }
+    }
+
+    fn task(number: u64) -> TaskAssignment {
+        TaskAssignment {
+            id: task_id(number),
+            service: "web".parse().unwrap(),
+            slot: 1,
+            revision: 1,
+            spec: TaskSpec::new("demo:1".parse().unwrap()),
+            digest: None,
+            ports: Vec::new(),
+            address: std::net::Ipv4Addr::new(10, 210, 0, 9),
+            desired: Desired::Running,
+            service_labels: BTreeMap::new(),
+            volumes: Vec::new(),
+        }
+    }
 
     fn at(incarnation: u64, index: u64) -> AssignmentVersion {
         AssignmentVersion { incarnation, index }
@@ -131,6 +158,30 @@ mod tests {
         let mut cached = Wishes { confirmed: false, ..wishes.clone() };
         cached.want_nothing();
         assert_eq!(cached, wishes);
+    }
+
+    #[test]
+    fn that_nothing_is_left_of_a_task_means_nothing_while_it_is_wanted() {
+        let said = |number, removed| TaskReport {
+            task: task_id(number),
+            attempt: 1,
+            state: TaskState::Shutdown,
+            since: Timestamp(0),
+            reason: String::new(),
+            ready: false,
+            exit: None,
+            removed,
+            next_attempt: None,
+            image: None,
+            health: Health::None,
+        };
+        let mut wishes = Wishes::default();
+        let desired = [(1, Desired::Running), (2, Desired::Shutdown), (3, Desired::Remove)];
+        let tasks = desired.map(|(number, desired)| TaskAssignment { desired, ..task(number) });
+        wishes.take_full(Assignment { version: at(2, 1), tasks: tasks.into() });
+        let contradicted = |removed| [1, 2, 3, 4].map(|number| wishes.contradict(&said(number, removed)));
+        assert_eq!(contradicted(true), [true, true, false, false]);
+        assert_eq!(contradicted(false), [false; 4]);
     }
 
     #[test]

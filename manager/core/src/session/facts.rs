@@ -1,7 +1,8 @@
 //! Which words of a worker are facts to replicate, and which are progress to show.
 
-use warren_core::State;
 use warren_types::{Desired, Observed, Task, TaskReport, TaskState};
+
+use crate::state::State;
 
 /// True when `report` changes what must survive a failover: whether the task runs, is well, gets traffic, has ended or
 /// is gone, and for a task that waits beside the one that it replaces, whether it is ready for that. The rest of the
@@ -26,8 +27,8 @@ pub fn is_old(stored: &Observed, report: &TaskReport) -> bool {
     let told = order(report.attempt, report.state, report.removed);
     let words = stored.ready == report.ready
         && stored.health == report.health
-        && *stored.reason == report.reason
-        && stored.next_attempt == report.next_attempt;
+        && stored.reason() == report.reason
+        && stored.next_attempt() == report.next_attempt;
     told < have || (told == have && words)
 }
 
@@ -43,7 +44,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use warren_types::{Health, Id, Placement, Revision, ServiceId, TaskId, TaskSpec, Timestamp};
+    use warren_types::{Health, Id, Placement, Revision, Seldom, ServiceId, TaskId, TaskSpec, Timestamp};
 
     fn task(attempt: u32, state: TaskState) -> Task {
         let ready = state == TaskState::Running;
@@ -62,14 +63,11 @@ mod tests {
             slot: 1,
             revision: Arc::new(revision),
             created_at: Timestamp(0),
-            not_before: None,
-            bound_to: None,
             node: None,
-            volumes: Vec::new(),
             address: None,
             desired: Desired::Running,
             observed: Observed { attempt, state, ready, ..Observed::new(Timestamp(0)) },
-            lost_since: None,
+            special: Seldom::default(),
         }
     }
 

@@ -107,11 +107,43 @@ pub(super) async fn cleared(folders: impl Iterator<Item = &PathBuf> + Clone) {
 fn remove(folder: &Path) -> std::io::Result<bool> {
     // One that is in use is not unmounted, and what is mounted is not removed.
     while umounted(&folder.join(ROOT_FS))? {}
+    clear_mount_points(&folder.join(ROOT_FS))?;
     match bundle::remove(folder) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Removes empty directories and empty files: what the low-level runtime makes to mount on, also when it was late and
+/// the container's file system had been taken away already. All else stays, and what is mounted on.
+fn clear_mount_points(place: &Path) -> std::io::Result<()> {
+    let entries = match std::fs::read_dir(place) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let (path, kind) = (entry.path(), entry.file_type()?);
+        if kind.is_dir() {
+            clear_mount_points(&path)?;
+            match std::fs::remove_dir(&path) {
+                Err(error) if !is_in_the_way(&error) => return Err(error),
+                _ => {}
+            }
+        } else if kind.is_file() && entry.metadata()?.len() == 0 {
+            match std::fs::remove_file(&path) {
+                Err(error) if !is_in_the_way(&error) => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Something is in it or mounted on it.
+fn is_in_the_way(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy)
 }
 
 /// Takes off the topmost file system that is mounted there; says whether there was one.

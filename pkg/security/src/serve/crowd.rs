@@ -1,5 +1,6 @@
 //! A bounded number of places for those who did not prove who they are, shared out by address: nobody keeps
-//! the others out by being many.
+//! those out who have asked for a place by being many. Who asks comes out of the port's queue in order: as long as its
+//! first has to wait for a place, those behind it do, too.
 //!
 //! When all places are taken, a newcomer gets that of a guest who lets us wait for longer than its patience, from the
 //! address that has most of those, but never from one that has fewer places than the newcomer's own. Where there is

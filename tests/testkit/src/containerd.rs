@@ -70,6 +70,35 @@ impl Containerd {
         }
     }
 
+    /// Runs `command` in a container of `image` in `namespace` and returns its standard output; it must exit with 0.
+    /// The image needs a shell.
+    ///
+    /// The container writes into files of a bind mount. `ctr run` and `ctr tasks exec` lose output: when the process
+    /// has ended, the client closes its end of the FIFO without reading to the end (`task.Delete` of containerd 1.6).
+    ///
+    /// # Panics
+    /// If the container cannot run, or exits with another status; with its standard error.
+    #[must_use]
+    #[track_caller]
+    pub fn container_stdout(&self, namespace: &str, image: &str, id: &str, command: &[&str]) -> String {
+        let output = Scratch::new();
+        let mount = format!("type=bind,src={},dst=/output,options=rbind:rw", output.path().display());
+        let run = ["--namespace", namespace, "run", "--rm", "--null-io", "--mount", &mount, image, id];
+        let redirected = ["sh", "-c", "exec \"$@\" >/output/stdout 2>/output/stderr", "sh"];
+        let arguments = run.iter().chain(&redirected).chain(command).copied();
+        let ended = tool::stdout(ctr(&self.socket(), arguments), tool::DEADLINE);
+        let read = |name: &str| std::fs::read(output.path().join(name)).unwrap_or_default();
+        let text = |name: &str| String::from_utf8_lossy(&read(name)).into_owned();
+        match ended {
+            Ok(_) => text("stdout"),
+            Err(error) => panic!(
+                "{error}; the container's standard error: {:?}; the end of containerd's log:\n{}",
+                text("stderr"),
+                self.process.log_tail(20)
+            ),
+        }
+    }
+
     /// The process, to pause, kill or ask for its log.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
@@ -144,9 +173,32 @@ mod tests {
         for name in ["oci", "docker"] {
             let reference = format!("warren.local/{name}:1");
             let script = "echo $A; stat -c %a /tmp";
-            let said = containerd.ctr(["run", "--rm", &reference, name, "sh", "-c", script]);
+            let said = containerd.container_stdout("default", &reference, name, &["sh", "-c", script]);
             assert_eq!(said, "b\n1777\n");
         }
+    }
+
+    #[test]
+    fn container_output_longer_than_a_pipe_is_returned_whole() {
+        let containerd = Containerd::start();
+        let scratch = Scratch::new();
+        import(&containerd, &scratch, "oci.tar", &Image::busybox("warren.local/b:1").oci_archive());
+        let numbers = containerd.container_stdout("default", "warren.local/b:1", "long", &["seq", "300000"]);
+        assert!(
+            numbers.lines().eq((1..=300_000).map(|number| number.to_string())),
+            "{} bytes",
+            numbers.len()
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "no-such-file")]
+    fn failed_container_is_reported_with_its_standard_error() {
+        let containerd = Containerd::start();
+        let scratch = Scratch::new();
+        import(&containerd, &scratch, "oci.tar", &Image::busybox("warren.local/b:1").oci_archive());
+        let _ =
+            containerd.container_stdout("default", "warren.local/b:1", "failed", &["cat", "/no-such-file"]);
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl World {
     pub fn says(&self, image: &str, command: &[&str]) -> String {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let id = format!("says-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        self.ctr(&[&["run", "--rm", image, &id], command].concat())
+        self.containerd.container_stdout(NAMESPACE, image, &id, command)
     }
 
     /// Imports an archive under the name that it gives, or another one.

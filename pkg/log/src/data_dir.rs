@@ -19,8 +19,7 @@ pub const DATA_DIR_VERSION: u32 = 1;
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// Holds the lock; the kernel gives it back when the file is closed.
-    _lock: File,
+    lock: File,
 }
 
 impl DataDir {
@@ -51,12 +50,21 @@ impl DataDir {
         write_pid(&mut lock).map_err(not_writable)?;
         ensure_version(&path)?;
         sync_parent(&path)?;
-        Ok(Self { path, _lock: lock })
+        Ok(Self { path, lock })
     }
 
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl Drop for DataDir {
+    /// Closing the file is not enough: a child process that is between fork and exec has it open as well, and holds the
+    /// lock with it.
+    fn drop(&mut self) {
+        // When this fails, the kernel releases the lock with the last descriptor.
+        let _ = self.lock.unlock();
     }
 }
 
@@ -94,5 +102,20 @@ fn ensure_version(dir: &Path) -> Result<()> {
             sync_dir(dir)
         }
         Err(error) => Err(Error::io("read", path)(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DataDir;
+
+    #[test]
+    fn dropped_directory_is_free_while_a_forked_child_has_the_lock_file_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = DataDir::open(dir.path()).unwrap();
+        // Another descriptor of the same open file, as a child has before it executes its program.
+        let _of_child = held.lock.try_clone().unwrap();
+        drop(held);
+        DataDir::open(dir.path()).unwrap();
     }
 }

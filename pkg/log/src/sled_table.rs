@@ -222,7 +222,8 @@ fn ensure_free(path: &Path) -> Result<()> {
         file => file.map_err(Error::io("open", &data))?,
     };
     match file.try_lock() {
-        Ok(()) => Ok(()),
+        // Closing it is not enough: a child process that is between fork and exec has it open as well.
+        Ok(()) => file.unlock().map_err(Error::io("unlock", &data)),
         Err(TryLockError::WouldBlock) => Err(Error::InUse { path: path.into(), pid: None }),
         Err(TryLockError::Error(error)) => Err(Error::io("lock", &data)(error)),
     }

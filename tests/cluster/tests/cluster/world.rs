@@ -115,7 +115,9 @@ impl World {
         let data_dir = self.data_dir();
         eventually_async(PATIENCE, "the data directory to be given back", || async {
             let lock = std::fs::File::open(data_dir.join("lock")).unwrap();
-            lock.try_lock().map_err(|error| error.to_string())
+            lock.try_lock().map_err(|error| error.to_string())?;
+            // Closing it is not enough while another test starts a program.
+            lock.unlock().map_err(|error| error.to_string())
         })
         .await;
     }

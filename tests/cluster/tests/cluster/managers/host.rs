@@ -138,6 +138,8 @@ impl Host {
         eventually_async(PATIENCE, "the data directory to be given back", || async {
             let lock = std::fs::File::open(&lock).map_err(|error| error.to_string())?;
             lock.try_lock().map_err(|error| error.to_string())?;
+            // Closing it is not enough while another test starts a program.
+            lock.unlock().map_err(|error| error.to_string())?;
             std::net::TcpListener::bind(self.address()).map_err(|error| error.to_string())
         })
         .await;

@@ -20,11 +20,14 @@ use crate::raft::wire::Nowhere;
 use crate::store::Store;
 
 const NODE: NodeId = NodeId(Id(7));
+/// The snapshotter and the rig have one clone each while no snapshot is being written.
+const IDLE_CLONES: usize = 2;
 
 struct Rig {
     store: Store,
     end: oneshot::Receiver<Result<(), DriverError>>,
     stop: CancellationToken,
+    snapshots: SnapshotFiles,
 }
 
 /// A driver over what `disk` holds; snapshots are due after `entries`.
@@ -49,12 +52,12 @@ fn rig(disk: &Faulty, dir: &TempDir, entries: usize) -> Rig {
     let (store, publisher, inbox) = Store::new(Published::first(State::new()), 16, 16);
     let stop = CancellationToken::new();
     let files = SnapshotFiles::new(files, keyring.clone());
-    let snapshotter = Snapshotter::new(files, Bounds { bytes: usize::MAX, entries }, 0);
+    let snapshotter = Snapshotter::new(files.clone(), Bounds { bytes: usize::MAX, entries }, 0);
     let (data_dir, state) = (DataDir::open(dir.path()).unwrap(), State::new());
     let wire = Box::new(Nowhere);
     let parts = Parts { own: 1, machine, log, keyring, snapshotter, state, publisher, inbox, wire, data_dir };
     let end = spawn(parts, stop.clone()).unwrap();
-    Rig { store, end, stop }
+    Rig { store, end, stop, snapshots: files }
 }
 
 fn description() -> NodeDescription {
@@ -162,6 +165,13 @@ async fn a_snapshot_that_cannot_be_written_is_tried_again() {
     for number in 1..=20 {
         assert_eq!(rig.count().await.unwrap(), number);
     }
+    // The first try is over, so it has failed: its thread may begin late, when the directory is there again.
+    let failed = async {
+        while rig.snapshots.clones() > IDLE_CLONES {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), failed).await.unwrap();
     let writes = disk.disk.durable_writes();
     std::fs::create_dir(dir.path().join("snapshots")).unwrap();
     // Nothing is proposed meanwhile: it is time that brings the next try, which is recorded and cuts the log.

@@ -25,6 +25,12 @@ impl SnapshotFiles {
         Self { files, keyring, writing: Arc::default() }
     }
 
+    /// Clones of this, one of them of each snapshot that is being written.
+    #[cfg(test)]
+    pub fn clones(&self) -> usize {
+        Arc::strong_count(&self.writing)
+    }
+
     /// Where the snapshot is, or would be.
     pub fn path(&self, meta: &SnapshotMeta) -> std::path::PathBuf {
         self.files.path(meta)

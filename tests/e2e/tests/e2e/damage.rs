@@ -6,7 +6,7 @@ use warren_testkit::leaks;
 use warren_testkit::tool;
 
 use crate::e2e::traffic::{WAYS, Way};
-use crate::e2e::world::{WEB, World};
+use crate::e2e::world::{WEB, World, still_inventory};
 
 /// The node looks at its network every half minute.
 const REPAIR: Duration = Duration::from_secs(45);
@@ -29,7 +29,7 @@ fn a_damaged_network_is_repaired() {
     for way in WAYS {
         world.assert_answered_by(way, 8088, &["web-1", "web-2"]);
     }
-    let before = world.node.inventory();
+    let before = still_inventory(&world.node);
     for line in DAMAGE {
         let mut shell = world.node.host().command("sh");
         shell.args(["-c", line]);

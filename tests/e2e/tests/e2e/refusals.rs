@@ -8,7 +8,7 @@ use warren_testkit::wait::eventually;
 use warren_testkit::warren::Warren;
 
 use crate::e2e::task::{self, Task};
-use crate::e2e::world::{BOX, SOON, WEB, World};
+use crate::e2e::world::{BOX, SOON, WEB, World, still_inventory};
 
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
@@ -117,12 +117,7 @@ fn bad_input_is_refused_with_its_reason_and_changes_nothing() {
     write_bad_archives(&world);
     let services = || world.warren().ok(&["service", "ls", "-o", "json"]);
     let before = services();
-    // What the agent keeps of its assignment is written under another name first.
-    let inventory = eventually(SOON, "no file to be half-written", || {
-        let found = world.node.inventory();
-        let is_partial = found.names("files").any(|name| name.ends_with(".partial"));
-        if is_partial { Err(format!("{found:?}")) } else { Ok(found) }
-    });
+    let inventory = still_inventory(&world.node);
     let scratch = world.node.scratch().display().to_string();
     for (line, code, reason) in REFUSED {
         let line = match line.strip_prefix("new ") {

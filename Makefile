@@ -21,7 +21,10 @@ stop: ## Stop the node of `make run` and remove everything it had
 # One build makes the tests and the `warren` that end-to-end tests run; by itself `cargo test` makes a program
 # only for integration tests of its own package. The second command then has nothing left to compile.
 BUILD_TESTS := $(CARGO) build --workspace --all-targets --locked
-TEST := $(CARGO) test --workspace --locked --no-fail-fast
+# Tests on containers and clusters mostly wait, for heartbeats, grace periods and back-off: with one test per CPU the CPUs
+# are idle half of the time.
+TEST_THREADS := $(shell echo $$(($$(nproc) + 4)))
+TEST := RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --workspace --locked --no-fail-fast
 
 test: ## Run every test, with small counts (needs root: real containers and networks)
 	@tests/testkit/ensure-packages.sh test

@@ -140,7 +140,9 @@ async fn a_leader_is_waited_for_also_over_a_socket_which_is_told_but_not_for_eve
         (got, told.load(Ordering::Relaxed), begun.elapsed())
     };
     let (soon, late, never) = tokio::join!(get(3), get(7), get(1000));
-    assert!(soon.0.is_ok() && soon.1 == 0, "an election is nothing to speak of: {soon:?}");
+    // A busy machine can take longer than that for three answers, and then it has to be told.
+    let told_early = soon.1 > 0 && soon.2 < Duration::from_secs(1);
+    assert!(soon.0.is_ok() && soon.1 <= 1 && !told_early, "an election is nothing to speak of: {soon:?}");
     assert!(late.0.is_ok() && late.1 == 1, "{late:?}");
     let (error, took) = (never.0.unwrap_err(), never.2);
     assert!(error.is_no_leader() && never.1 == 1, "{error:?}");

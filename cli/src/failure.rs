@@ -3,6 +3,15 @@
 use tonic::Code;
 use warren_client::Error;
 pub use warren_process::{Exit, Failure};
+use warren_proto::status::DISK_FULL;
+
+/// Where a manager says more than its answer does.
+const MANAGER_LOG: &str = "read what the manager wrote to standard error, on its machine (`journalctl --unit UNIT` \
+                           where systemd runs it); `warren manager ls` shows where the managers are";
+/// What to do while nobody leads.
+const LEADERLESS: &str = "see which managers answer with `warren manager ls --stale`, and start the others; if most \
+                          are lost for good, stop one that is left and make it the cluster: `warren manager init \
+                          --force-new-cluster` on its machine, with the --data-dir that it has";
 
 /// `what` did not happen because of `error`.
 pub fn of_client(what: impl Into<String>, error: Error) -> Failure {
@@ -14,8 +23,14 @@ pub fn of_client(what: impl Into<String>, error: Error) -> Failure {
         Error::Refused { problem } if !problem.violations.0.is_empty() => {
             return Failure::invalid(what, problem.violations.clone());
         }
-        no_leader if no_leader.is_no_leader() => {
-            (Exit::Unreachable, "see which managers answer with `warren manager ls --stale`")
+        no_leader if no_leader.is_no_leader() => (Exit::Unreachable, LEADERLESS),
+        Error::Refused { problem } if problem.reason == "CHANGED_SINCE_CREATED" => {
+            (Exit::Conflict, "it was created; look at what it is now with `inspect`")
+        }
+        Error::Refused { problem } if problem.reason == DISK_FULL => {
+            let hint = "make room on that disk, or ask another manager with --manager; `--stale` shows what this \
+                        one has";
+            (Exit::Failed, hint)
         }
         Error::Refused { problem } => of_code(problem.code),
         Error::UnknownContext { .. } => (Exit::NotFound, "choose one of those with --context"),
@@ -53,7 +68,7 @@ fn of_code(code: Code) -> (Exit, &'static str) {
         Code::DeadlineExceeded => (Exit::TimedOut, "see `warren manager ls --stale`, then try again"),
         Code::ResourceExhausted => (Exit::Failed, "try again later"),
         Code::Unimplemented => (Exit::Failed, "use the program's version that the managers have"),
-        _ => (Exit::Failed, "look at the manager's log"),
+        _ => (Exit::Failed, MANAGER_LOG),
     }
 }
 
@@ -112,13 +127,16 @@ mod tests {
     }
 
     #[test]
-    fn without_a_leader_it_says_what_is_needed_and_where_to_look() {
+    fn without_a_leader_it_leads_to_the_managers_and_to_force_new_cluster() {
         let problem = Problem::new(Code::Unavailable, "NO_LEADER", "the managers have had no leader for 2s");
-        insta::assert_snapshot!(refused(problem), @r"
-        service web was not created
-          why: the managers have had no leader for 2s
-          try: see which managers answer with `warren manager ls --stale`
-        ");
+        let failure = refused(problem);
+        assert_eq!(failure.exit, Exit::Unreachable);
+        assert!(
+            failure.hint.starts_with("see which managers answer with `warren manager ls --stale`"),
+            "{failure}"
+        );
+        assert!(failure.hint.contains("`warren manager init --force-new-cluster`"), "{failure}");
+        assert!(failure.hint.contains("--data-dir"), "{failure}");
     }
 
     #[test]

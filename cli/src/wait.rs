@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use warren_client::{Change, Client, Error, TaskFilter, Watch};
 use warren_proto::v1;
 
+use self::picture::replicas;
 pub use picture::{Picture, Verdict, line};
 
 use crate::failure::{Exit, Failure};
@@ -26,6 +27,8 @@ const LOOK_AFTER_NEWS: Duration = Duration::from_millis(200);
 pub enum Goal {
     /// As many tasks run and are ready as are wanted, and no others are left.
     Running,
+    /// As [`Goal::Running`], whichever revision they run.
+    Scaled,
     /// The tasks run the service's new revision.
     Updated,
     /// The service and its tasks are gone.
@@ -41,8 +44,12 @@ pub struct Wanted {
     pub name: String,
     /// What shall become of it.
     pub goal: Goal,
-    /// The revision that it had when the waiting began.
+    /// The version that the write made which is waited for. What is older was seen before it.
+    pub version: u64,
+    /// The revision that the write made.
     pub revision: u64,
+    /// The number of tasks that the write asked for; `None` for one that asked for none, or for one on each node.
+    pub replicas: Option<u32>,
     /// Tasks that had ended before: what became of them is no news.
     pub known: BTreeSet<String>,
 }
@@ -51,7 +58,9 @@ impl Wanted {
     /// A service that was just created: nothing of it is known.
     pub fn new(service: &v1::Service, goal: Goal) -> Self {
         let name = service.spec.as_ref().map(|spec| spec.name.clone()).unwrap_or_default();
-        Self { id: service.id.clone(), name, goal, revision: service.revision, known: BTreeSet::new() }
+        let (id, known) = (service.id.clone(), BTreeSet::new());
+        let (version, revision, replicas) = (service.version, service.revision, replicas(service));
+        Self { id, name, goal, version, revision, replicas, known }
     }
 
     /// A service that has been there: what went wrong with it before is not taken for the answer.
@@ -61,9 +70,16 @@ impl Wanted {
         Ok(Self { known, ..Self::new(service, goal) })
     }
 
+    /// As a write left the service. An update waits for its revision with as many tasks as others want.
+    #[must_use]
+    pub fn made_by(self, answer: &v1::Service) -> Self {
+        let replicas = replicas(answer).filter(|_| self.goal != Goal::Updated);
+        Self { version: answer.version, revision: answer.revision, replicas, ..self }
+    }
+
     fn what(&self) -> String {
         match self.goal {
-            Goal::Running => format!("service {} does not run as wanted", self.name),
+            Goal::Running | Goal::Scaled => format!("service {} does not run as wanted", self.name),
             Goal::Updated => {
                 format!("the tasks of service {} do not run revision {}", self.name, self.revision)
             }

@@ -19,6 +19,7 @@ pub mod open;
 pub mod paging;
 pub mod problem;
 pub mod progress;
+pub mod proxy;
 pub mod read;
 pub mod relay;
 pub mod services;
@@ -76,6 +77,8 @@ pub struct Api {
     pub manager: String,
     /// Its id in the raft group.
     pub member: MemberId,
+    /// No tasks run on its machine.
+    pub manager_only: bool,
     /// The voters that the group was founded with, which new managers have to know.
     pub founders: Arc<[MemberId]>,
     /// The other managers.
@@ -89,3 +92,6 @@ pub struct Api {
     /// Counts what it is asked.
     pub metrics: Metrics,
 }
+
+#[cfg(test)]
+mod tests;

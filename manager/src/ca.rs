@@ -1,7 +1,8 @@
 //! The keys of a manager: the cluster's authority and what it issued for this machine.
 //!
-//! Each is one file of mode 0600 in the manager's directory, made if it is missing, so that a start that was cut off
-//! is completed by the next one. Ids are read from the certificates; there is no second place for them.
+//! Each is one file of mode 0600 in the manager's directory. While a manager is made, what is missing is made, so that
+//! an init that was cut off is completed by the next one. Once the file `member` says which manager the directory is
+//! of, every file is compared with it before anything is written, and only what can be issued again is made again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,12 +12,12 @@ use rand::RngExt;
 use tokio::sync::watch;
 use warren_core::State;
 use warren_security::{
-    AuthorityError, CertificateAuthority, ContentKey, ContentKeyError, Credentials, FileError, Identity,
-    IdentityError, KeyFileError, LiveCertificate, Role, Roots,
+    AuthorityError, CertificateAuthority, ContentKey, ContentKeyError, Credentials, FileError, Fingerprint,
+    Identity, IdentityError, KeyFileError, LiveCertificate, Role, Roots,
 };
 use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeName};
 
-use crate::recovery::seat::{self, AUTHORITY_FILE, ROOTS_FILE};
+use crate::recovery::seat::{self, AUTHORITY_FILE, ManagerIdentity, ROOTS_FILE, SeatError, WAY_BACK};
 
 /// What contents are sealed with, in the manager's directory.
 pub(crate) const CONTENT_FILE: &str = "content.key";
@@ -26,6 +27,11 @@ pub(crate) const ADMIN_FILE: &str = "admin.pem";
 const NODE_FILE: &str = "node.pem";
 /// The administrator that `manager init` makes.
 const ADMIN: &str = "admin";
+
+mod verify;
+
+pub use verify::check_content_key;
+pub(crate) use verify::{adopt_content_key, verify_content_key};
 
 /// Why the keys cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -42,21 +48,61 @@ pub enum CaError {
     /// A name that no certificate can carry.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// Which manager this is cannot be read.
+    #[error(transparent)]
+    Seat(#[from] SeatError),
     /// It has a place in the group, and nothing that says whose.
     #[error(
-        "{0} is missing, and with another one this manager would be a stranger to its cluster: restore the file from a \
-         copy, or `warren manager rm` it, remove its directory and join again"
+        "{0} is missing, and with another one this manager would be a stranger to its cluster; {WAY_BACK}"
     )]
     ManagerMissing(PathBuf),
+    /// It has a place in the group, and not its cluster's authority.
+    #[error(
+        "{0} is missing, and without it this manager can show and check no certificate: copy it from another manager \
+         of the cluster, which has the same, or restore it from a backup of this directory"
+    )]
+    AuthorityMissing(PathBuf),
+    /// A file is of another manager than the one that the directory is of.
+    #[error("{path} is of {found}, and this is {wanted}; {WAY_BACK}")]
+    OtherManager {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        found: String,
+        /// Whose it should be.
+        wanted: String,
+    },
+    /// A certificate that can be issued again cannot be used.
+    #[error("{path} cannot be used: {why}; remove it, and the next start issues another")]
+    Reissuable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// The content key cannot be read.
     #[error(transparent)]
     ContentKey(#[from] KeyFileError),
     /// The content key is gone, but what it sealed may be there.
     #[error(
-        "{0} is missing, and without it none of the cluster's secrets, configs and credentials can be read: restore \
-         it from a backup of this manager"
+        "{0} is missing, and without it none of the cluster's secrets, configs and credentials can be read: copy it \
+         from another manager of the cluster, which has the same, or restore it from a backup of this manager"
     )]
     ContentKeyMissing(PathBuf),
+    /// The content key is another than the one that this manager was given.
+    #[error(
+        "{path} is not the key that the cluster's secrets, configs and credentials are sealed with: it is the key \
+         {found}, and the cluster has {wanted}; copy it from another manager of the cluster, which has the same, or \
+         restore it from a backup of this manager"
+    )]
+    ContentKeyReplaced {
+        /// The file.
+        path: PathBuf,
+        /// The fingerprint of the key in it.
+        found: Fingerprint,
+        /// That of the cluster's key.
+        wanted: Fingerprint,
+    },
     /// The content key is another than the one that sealed what is there.
     #[error(
         "{path} is not the key that the cluster's secrets, configs and credentials were sealed with: {source}"
@@ -110,19 +156,27 @@ pub struct Keys {
     pub id: ManagerId,
     /// What the manager shows.
     pub manager: Arc<LiveCertificate>,
+    /// What contents are sealed with.
+    pub content_key: Arc<ContentKey>,
     dir: PathBuf,
     admin: watch::Sender<Credentials>,
     agent: watch::Sender<Option<LocalAgent>>,
 }
 
 impl Keys {
-    /// Opens the keys in `dir`; makes those that are missing or half-way through their life. A new cluster is made
-    /// only when `create` says so. The agent's are there once it is known which node this is: [`Keys::ensure_agent`].
+    /// Opens the keys in `dir`, and renews those that are half-way through their life. Where `dir` is a manager's, they
+    /// must all be that one's: that is verified first, and only what can be issued again is. Where it is none yet, the
+    /// missing ones are made; a new cluster only when `create` says so. The agent's are there once it is known which
+    /// node this is: [`Keys::ensure_agent`].
     ///
     /// # Errors
-    /// [`CaError`].
+    /// [`CaError`]; nothing was changed where a file is missing or of another manager.
     pub fn open(dir: &Path, create: bool, now: SystemTime) -> Result<Self, CaError> {
-        let path = dir.join(AUTHORITY_FILE);
+        let seat = seat::written(dir)?;
+        if let Some(seat) = &seat {
+            verify::verify(dir, seat)?;
+        }
+        let (create, path) = (create && seat.is_none(), dir.join(AUTHORITY_FILE));
         let authority = if path.exists() {
             CertificateAuthority::load(&path)?
         } else if create {
@@ -133,30 +187,40 @@ impl Keys {
             return Err(CaError::NoCluster(dir.to_owned()));
         };
         let issuer = Issuer { dir, authority: &authority, now };
-        if seat::is_taken(dir) && !dir.join(MANAGER_FILE).exists() {
-            return Err(CaError::ManagerMissing(dir.join(MANAGER_FILE)));
-        }
         let manager = issuer.ensure(MANAGER_FILE, Role::Manager, || new_id().to_string())?;
         let admin = issuer.ensure(ADMIN_FILE, Role::Admin, || ADMIN.to_string())?;
+        let path = dir.join(CONTENT_FILE);
+        let content_key = match ContentKey::load(&path)? {
+            Some(key) => key,
+            None if create => ContentKey::create(&path)?,
+            None => return Err(CaError::ContentKeyMissing(path)),
+        };
         let foreign = |file: &str, why: &dyn std::fmt::Display| CaError::Foreign {
             path: dir.join(file),
             why: why.to_string(),
         };
         let id = manager.identity().id().parse().map_err(|why| foreign(MANAGER_FILE, &why))?;
         let cluster = authority.cluster().parse().map_err(|why| foreign(AUTHORITY_FILE, &why))?;
-        let agent = match dir.join(NODE_FILE).exists() {
-            true => Some(issuer.agent(|| new_id().to_string())?),
-            false => None,
+        let node = seat.and_then(|seat| seat.node);
+        let agent = match (dir.join(NODE_FILE).exists(), node) {
+            (false, None) => None,
+            (_, node) => Some(issuer.agent(|| node.unwrap_or_else(|| NodeId(new_id())).to_string())?),
         };
         Ok(Self {
             cluster,
             authority: Arc::new(authority),
             id,
             manager: LiveCertificate::new(&manager),
+            content_key: Arc::new(content_key),
             dir: dir.to_owned(),
             admin: watch::Sender::new(admin),
             agent: watch::Sender::new(agent),
         })
+    }
+
+    /// What tells the manager with these keys from every other one.
+    pub fn identity(&self) -> ManagerIdentity {
+        ManagerIdentity { cluster: self.cluster, manager: self.id, content_key: self.content_key.name() }
     }
 
     /// What this machine's administrator shows by now, and whenever that is renewed.
@@ -178,12 +242,16 @@ impl Keys {
         id: impl FnOnce() -> Result<NodeId, CaError>,
         now: SystemTime,
     ) -> Result<LocalAgent, CaError> {
-        if let Some(agent) = &*self.agent.borrow() {
-            return Ok(agent.clone());
-        }
-        let issuer = Issuer { dir: &self.dir, authority: &self.authority, now };
-        let id = id()?;
-        let agent = issuer.agent(|| id.to_string())?;
+        let known = self.agent.borrow().clone();
+        let agent = match known {
+            Some(agent) => agent,
+            None => {
+                let id = id()?;
+                Issuer { dir: &self.dir, authority: &self.authority, now }.agent(|| id.to_string())?
+            }
+        };
+        // Also of one that was known: an earlier start may have been cut off before this.
+        seat::note_node(&self.dir, agent.id)?;
         self.agent.send_replace(Some(agent.clone()));
         Ok(agent)
     }
@@ -261,27 +329,6 @@ pub(crate) fn agent_in(dir: &Path) -> Result<Option<(Credentials, Roots)>, CaErr
     Ok(Some((Credentials::load(&path)?, roots)))
 }
 
-/// The key in `dir` that contents are sealed with. It is made where there is none if `alone`, which is the only manager
-/// of its cluster, unless something in `state` was sealed with one.
-///
-/// # Errors
-/// [`CaError`]; nothing was changed.
-pub fn content_key(dir: &Path, state: &State, alone: bool) -> Result<ContentKey, CaError> {
-    let path = dir.join(CONTENT_FILE);
-    let sealed = state.contents().find_map(|content| {
-        content.versions.last_key_value().map(|(_, newest)| (content.id, newest.clone()))
-    });
-    match (ContentKey::load(&path)?, sealed) {
-        (None, None) if alone => Ok(ContentKey::create(&path)?),
-        (None, _) => Err(CaError::ContentKeyMissing(path)),
-        (Some(key), None) => Ok(key),
-        (Some(key), Some((id, newest))) => match key.open(id, &newest) {
-            Ok(_) => Ok(key),
-            Err(source) => Err(CaError::OtherContentKey { path, source }),
-        },
-    }
-}
-
 fn new_id() -> Id {
     Id(rand::rng().random())
 }
@@ -309,7 +356,14 @@ impl Issuer<'_> {
         if self.now + role.validity() / 2 < found.expires_at() && !found.is_early(self.now) {
             return Ok(found);
         }
-        self.issue(file, found.identity())
+        match self.issue(file, found.identity()) {
+            // While it runs, a manager tries again and again to renew it.
+            Err(CaError::File(error)) if error.is_out_of_space() && self.now < found.expires_at() => {
+                tracing::warn!(%error, path = %path.display(), "the certificate is renewed when there is room");
+                Ok(found)
+            }
+            issued => issued,
+        }
     }
 
     fn agent(&self, id: impl FnOnce() -> String) -> Result<LocalAgent, CaError> {

@@ -31,6 +31,8 @@ pub struct Config {
     pub node: Option<LocalNode>,
     /// What keeps the log. Another than the one that made it is refused.
     pub log_engine: Engine,
+    /// It votes even if its data is older than what it acknowledged.
+    pub accept_data_loss: bool,
 }
 
 /// The machine's own node in hybrid mode; it is called as the manager is.

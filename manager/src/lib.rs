@@ -13,6 +13,7 @@ pub mod background;
 pub mod ca;
 pub mod config;
 pub mod controllers;
+pub mod durability;
 pub mod manager;
 pub mod metrics;
 pub mod peers;

@@ -3,31 +3,33 @@
 mod chores;
 mod error;
 mod footing;
+mod identity;
 mod registration;
 mod said;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use warren_control::{Loops, Shutdown, SystemClock, system_chance};
 use warren_core::Command;
 use warren_log::DataDir;
-use warren_security::{ContentKey, Credentials, Roots};
+use warren_security::{Credentials, Roots};
 use warren_telemetry::Part;
 use warren_types::{ClusterId, ManagerAddress, NodeId};
 
 use self::chores::{control, renew_certificates};
 pub use self::error::{Failed, StartError};
 use self::footing::{attend, check_cluster, lead_if_alone, leave_in_the_end};
+use self::identity::identify;
 use self::registration::{Registration, reached_at};
 use crate::agreement::Agreement;
 use crate::api::Api;
 use crate::api::progress::Ears;
 use crate::background;
-use crate::ca::{CaError, Keys, LocalAgent, content_key};
+use crate::ca::{CaError, Keys, LocalAgent, check_content_key};
 use crate::config::{Config, Tuning};
 use crate::controllers::liveness::ask_peers;
 use crate::controllers::planner::{Planner, Surroundings};
@@ -37,7 +39,7 @@ use crate::peers::server::{Parts as PeerParts, PeerServer};
 use crate::peers::{self, Peers};
 use crate::raft::restore::{Group, Opened, open_store};
 use crate::recovery::joining;
-use crate::recovery::seat::{self, Seat, Standing};
+use crate::recovery::seat::{self, Seat};
 use crate::server::{Listeners, ServeError, Services};
 use crate::session::leader::LeaderWatch;
 use crate::session::server::SessionServer;
@@ -171,22 +173,6 @@ impl Drop for Manager {
     }
 }
 
-/// Which manager the directory is of. A new one is the first of its cluster, where that may be made.
-fn seated(dir: &Path, create: bool) -> Result<Seat, StartError> {
-    match seat::look(dir)? {
-        Standing::Seated(seat) => Ok(seat),
-        Standing::Nothing if create => Ok(Seat::first()),
-        Standing::Nothing => Err(CaError::NoCluster(dir.to_owned()).into()),
-        Standing::Begun(_) => Err(StartError::Begun),
-        Standing::Overtaken(_, life) => Err(StartError::Overtaken(life)),
-        Standing::Removed => {
-            // It may have been killed before it had done that.
-            seat::drop_keys(dir)?;
-            Err(StartError::Removed)
-        }
-    }
-}
-
 /// A manager whose log is open, and which nobody can ask yet.
 struct Opening {
     config: Config,
@@ -213,14 +199,18 @@ async fn start(
 ) -> Result<Manager, StartError> {
     let opening = open(config, create, tuning, &shutdown).await?;
     let Opening { dir, keys, store, alone, .. } = &opening;
-    check_cluster(&store.read().state, keys, dir, create || !alone)?;
-    let content_key = Arc::new(content_key(dir, &store.read().state, *alone)?);
+    let founding = create && seat::is_init_pending(dir);
+    check_cluster(&store.read().state, keys, dir, founding || !alone)?;
+    check_content_key(dir, &keys.content_key, &store.read().state)?;
     let clock = Arc::new(SystemClock::new());
     let loops = Loops::new(shutdown.clone(), clock.clone(), system_chance());
     let stamp = Stamp::new(clock.clone(), store.clone());
-    register(&opening, create, &stamp, &shutdown).await?;
+    register(&opening, founding, &stamp, &shutdown).await?;
+    if store.read().state.cluster().is_some() && seat::is_init_pending(dir) {
+        seat::finish_init(dir)?;
+    }
     renew_certificates(keys, &clock, &loops, tuning.certificates);
-    serve(opening, content_key, (clock, stamp, loops), shutdown)
+    serve(opening, (clock, stamp, loops), shutdown)
 }
 
 /// Listens, opens the log and begins to talk to the other managers.
@@ -237,9 +227,8 @@ async fn open(
         made.map_err(|source| StartError::Directory { path: path.clone(), source })?;
     }
     joining::clean(&dir)?;
-    let seat = seated(&dir, create)?;
-    let keys = Arc::new(Keys::open(&dir, create, SystemTime::now())?);
-    seat::keep(&dir, &seat)?;
+    let (keys, seat) = identify(&dir, create, config.log_engine)?;
+    let keys = Arc::new(keys);
     let listeners = Listeners::bind(config.listen, &config.run_dir.join("warren.sock")).await?;
     let address =
         listeners.address().map_err(|source| ServeError::Listen { address: config.listen, source })?;
@@ -248,6 +237,7 @@ async fn open(
     let roots = keys.authority.roots();
     let shown = peers::Credentials {
         cluster: keys.authority.cluster(),
+        id: keys.id,
         roots: &roots,
         certificate: keys.manager.clone(),
     };
@@ -255,16 +245,17 @@ async fn open(
         Peers::new(seat.member, advertised.clone(), shown).map_err(ServeError::from)?;
     peers.introduce(&seat.managers);
     let (own, founders) = (seat.member, seat.founders.clone());
-    let group = Group { own, founders, wire: Box::new(wire), leader: Arc::new(peers.clone()) };
+    let (wire, leader, accept_data_loss) = (Box::new(wire), Arc::new(peers.clone()), config.accept_data_loss);
+    let group = Group { own, founders, wire, leader, accept_data_loss };
     let Opened { store, ended, snapshots } =
-        open_store(data_dir, &dir, config.log_engine, tuning, group, shutdown.token())?;
+        open_store(data_dir, &dir, (config.log_engine, seat.owner()), tuning, group, shutdown.token())?;
     let advertised_before = said::last(&dir);
     peers.reached_at(reached_at(&store.read().state, own, &advertised, advertised_before.as_ref()));
     let (failing, mut failure) = mpsc::channel(1);
     attend(ended, failing.clone(), shutdown);
     peers.start(store.clone(), Arc::new(snapshots), unsent, shutdown);
     leave_in_the_end(&peers, &dir, seat.clone(), failing, shutdown);
-    let alone = lead_if_alone(&store, &mut failure).await?;
+    let alone = lead_if_alone(&store, create, &mut failure).await?;
     Ok(Opening {
         config,
         dir,
@@ -284,12 +275,12 @@ async fn open(
 /// Says the first facts of a new cluster, and who this manager is: at once if it is alone, else as soon as it can.
 async fn register(
     opening: &Opening,
-    create: bool,
+    founding: bool,
     stamp: &Stamp,
     shutdown: &Shutdown,
 ) -> Result<(), StartError> {
     let Opening { config, dir, keys, store, advertised, advertised_before, alone, .. } = opening;
-    if create && *alone && store.read().state.cluster().is_none() {
+    if founding && *alone && store.read().state.cluster().is_none() {
         let (id, ranges) = (keys.cluster, config.ranges.clone());
         let level = warren_core::LEVEL;
         store.propose(Command::CreateCluster { id, ranges, level, at: stamp.now() }).await?;
@@ -318,7 +309,6 @@ async fn register(
 /// Plans when it leads, and answers whoever asks.
 fn serve(
     opening: Opening,
-    content_key: Arc<ContentKey>,
     (clock, stamp, loops): (Arc<SystemClock>, Stamp, Loops),
     shutdown: Shutdown,
 ) -> Result<Manager, StartError> {
@@ -348,9 +338,10 @@ fn serve(
         clock: stamp.clone(),
         shutdown: shutdown.clone(),
         authority: keys.authority.clone(),
-        content_key,
+        content_key: keys.content_key.clone(),
         manager: keys.id.to_string(),
         member: seat.member,
+        manager_only: config.node.is_none(),
         founders: seat.founders.into(),
         peers: peers.clone(),
         agreement: agreement.clone(),

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::statvfs::{FsFlags, statvfs};
+use warren_consensus::Durability;
 use warren_control::{Clock, Loops};
 use warren_telemetry::{
     Collector, DescriptorEncoder, Kind, LoopMetrics, Part, Probe, Registry as Shown, loop_probe,
@@ -23,6 +24,7 @@ use warren_types::{Bytes, MemberId};
 
 use crate::agreement::Agreement;
 use crate::controllers::wake::SWEEP_LOOP;
+use crate::durability;
 use crate::session::Registry;
 use crate::session::leader::is_lost;
 use crate::store::Store;
@@ -83,6 +85,7 @@ pub fn part(metrics: &Metrics, sources: &Sources) -> Part {
             driver_probe(store.clone()),
             loop_probe(SWEEP_LOOP, loops, clock, SWEEP_PATIENCE),
             state_probe(own, agreement),
+            durability_probe(store.clone()),
         ],
         readiness: vec![leader_probe(store.clone()), log_probe(store), disk_probe(dir)],
     }
@@ -103,6 +106,13 @@ fn state_probe(own: MemberId, agreement: Agreement) -> Probe {
     Probe::new("state", move || {
         let difference = agreement.difference(own);
         std::future::ready(difference.map_or(Ok(()), |difference| Err(difference.to_string())))
+    })
+}
+
+/// What was acknowledged is there, as far as this manager knows.
+fn durability_probe(store: Store) -> Probe {
+    Probe::new("durability", move || {
+        std::future::ready(durability::Shown(store.read().durability).problem().map_or(Ok(()), Err))
     })
 }
 
@@ -170,6 +180,11 @@ impl Collector for Page {
         write(Kind::Gauge, "warren_raft_applied_index", help, published.index as f64)?;
         let help = "1 while the log cannot be written, else 0.";
         write(Kind::Gauge, "warren_raft_held", help, flag(published.held.is_some()))?;
+        let help = "1 while this manager's log lacks what it acknowledged, so that it does not vote, else 0.";
+        let Durability { regressed, lost } = published.durability;
+        write(Kind::Gauge, "warren_raft_regressed", help, flag(regressed.is_some()))?;
+        let help = "1 if acknowledged entries may have been lost, as far as this manager knows, else 0.";
+        write(Kind::Gauge, "warren_raft_acknowledged_lost", help, flag(lost.is_some()))?;
         let help = "Bytes of entries and hard state that were written to the log.";
         write(Kind::Counter, "warren_raft_log_written_bytes", help, published.log.bytes as f64)?;
         let help = "Durable writes of the log.";

@@ -39,7 +39,7 @@ use warren_control::{Chance, Shutdown, system_chance};
 use warren_core::{Change, Command, State};
 use warren_proto::v1::peers_client::PeersClient;
 use warren_security::{LiveCertificate, Roots, TlsError};
-use warren_types::{ManagerAddress, MemberId};
+use warren_types::{ManagerAddress, ManagerId, MemberId};
 
 use self::dial::Dialer;
 use self::directory::Directory;
@@ -80,6 +80,8 @@ pub struct Peers {
 }
 
 pub(crate) struct Shared {
+    /// This manager, in its certificate.
+    pub(crate) id: ManagerId,
     pub(crate) directory: Directory,
     pub(crate) dialer: Dialer,
     chance: Chance,
@@ -147,6 +149,8 @@ pub struct Unsent(mpsc::UnboundedReceiver<MemberId>);
 pub struct Credentials<'a> {
     /// The cluster's id, as it stands in certificates.
     pub cluster: &'a str,
+    /// The id in this manager's certificate.
+    pub id: ManagerId,
     /// The cluster's authorities.
     pub roots: &'a Roots,
     /// This manager's certificate.
@@ -164,9 +168,10 @@ impl Peers {
         address: ManagerAddress,
         credentials: Credentials<'_>,
     ) -> Result<(Self, Outgoing, Unsent), TlsError> {
-        let Credentials { cluster, roots, certificate } = credentials;
+        let Credentials { cluster, id, roots, certificate } = credentials;
         let over = CancellationToken::new();
         let shared = Arc::new(Shared {
+            id,
             directory: Directory::new(own, address),
             dialer: Dialer::new(roots, certificate, cluster)?,
             chance: system_chance(),
@@ -221,15 +226,15 @@ impl Peers {
         self.open_line(member).map(|line| PeersClient::new(line.channel))
     }
 
-    /// As [`Peers::client`], for a stream that the member passes on to one of its workers, and the place among
-    /// [`MAX_RELAYS`] that is to be held as long as the stream.
+    /// As [`Peers::client`], for a call that the member answers, or a stream that it passes on to one of its workers,
+    /// and the place among [`MAX_RELAYS`] that is to be held as long as that.
     ///
     /// # Errors
     /// [`NoRelay`].
-    pub fn relay(&self, member: MemberId) -> Result<(PeersClient<Channel>, OwnedSemaphorePermit), NoRelay> {
+    pub fn relay(&self, member: MemberId) -> Result<(Channel, OwnedSemaphorePermit), NoRelay> {
         let line = self.open_line(member).ok_or(NoRelay::Away)?;
         let place = line.relays.try_acquire_owned().map_err(|_| NoRelay::Full(member))?;
-        Ok((PeersClient::new(line.channel), place))
+        Ok((line.channel, place))
     }
 
     /// As [`Peers::client`], for short questions and answers: over a connection that no log or import shares, since
@@ -264,7 +269,8 @@ impl Peers {
                 own,
                 life,
                 "somebody has seen a later life of the cluster, which may have begun without this manager: if it was \
-                 begun with --force-new-cluster or a restore, stop this manager, and let its machine join again"
+                 begun with --force-new-cluster or a restore, stop this manager, move the directory `manager` in its \
+                 data directory away, and `warren manager join HOST:PORT --token TOKEN` at a manager of that life"
             );
         }
     }
@@ -294,8 +300,17 @@ impl Peers {
     /// Takes over what the state says of the members.
     fn look(&self, store: &Store) {
         let roster = roster_of(&store.read().state);
-        if roster.was_removed(self.own()) {
+        let (own, id) = (self.own(), self.shared.id);
+        if roster.has_departed(own, id) {
             self.shared.ends(End::Removed);
+        } else if roster.was_removed(own) {
+            // A number alone proves nothing, and what a removal leads to cannot be taken back.
+            tracing::error!(
+                member = own,
+                manager = %id,
+                "no member has this manager's number any more, and nothing shows that this one left: its keys stay; \
+                 to make the machine a manager again, remove its directory `manager` and `warren manager join`"
+            );
         }
         self.shared.directory.update(roster);
     }

@@ -3,6 +3,7 @@
 
 mod context;
 mod flags;
+mod hint;
 mod join;
 mod plan;
 
@@ -20,7 +21,7 @@ use crate::ca::agent_in;
 use crate::config::{Config, LocalNode};
 use crate::manager::{Failed, Manager, StartError};
 use crate::raft::restore::RestoreError;
-use crate::recovery::alone::{self, Alone, AloneError};
+use crate::recovery::alone::{self, AloneError};
 use crate::recovery::restore::Whom;
 use crate::recovery::seat::{self, Standing};
 
@@ -31,9 +32,11 @@ pub use join::{JoinWish, Joined, join};
 pub use plan::Plan;
 
 const WHAT: &str = "the node was not started";
+const NONE_ANY_MORE: &str = "this machine is not a manager of its cluster any more";
 /// Names of the sections of `node.toml`.
 const NODE: &str = "node";
-const MANAGER: &str = "manager";
+/// Of what a manager was told.
+pub const MANAGER: &str = "manager";
 const WORKER: &str = "worker";
 /// Of a machine that joined as a worker.
 const JOINED: &str = "joined";
@@ -224,7 +227,7 @@ pub async fn go_on_alone(plan: &Plan) -> Result<String, Failure> {
     });
     let what = "no new cluster was made of this manager";
     match went.await.expect("reading a log does not panic") {
-        Ok(alone) => Ok(told_alone(alone)),
+        Ok(alone) => Ok(hint::after_force(alone, &plan.data_dir)),
         Err(error) => {
             let exit = match error {
                 AloneError::NoManager(_) => Exit::NotFound,
@@ -232,39 +235,9 @@ pub async fn go_on_alone(plan: &Plan) -> Result<String, Failure> {
                 AloneError::Log(warren_log::Error::InUse { .. }) => Exit::Conflict,
                 _ => Exit::Failed,
             };
-            Err(Failure::new(exit, what, chain(&error), "nothing was changed"))
+            Err(Failure::new(exit, what, chain(&error), hint::after_refused_force(&error, &plan.data_dir)))
         }
     }
-}
-
-/// What became of it, and what to do next.
-fn told_alone(alone: Alone) -> String {
-    let what = match alone {
-        Alone::Already => {
-            "this manager was the only one of its cluster already; nothing was changed".to_owned()
-        }
-        Alone::Now { others, uncommitted } => {
-            let count = |count: u64, one: &str, more: &str| match count {
-                1 => format!("1 {one}"),
-                count => format!("{count} {more}"),
-            };
-            format!(
-                "this manager is the only one of its cluster from now on, without {}\n\
-                 {} of its log counted as committed",
-                count(others as u64, "other", "others"),
-                count(uncommitted, "further entry", "further entries"),
-            )
-        }
-    };
-    format!(
-        "{what}\n\
-         see that no other manager of it runs: two that come back and cannot reach this one would lead another half of \
-         it,\n\
-         for nodes and people that have not heard of this life; one that reaches this one stops, and joins again with \
-         a\n\
-         token: what it runs goes on until then, and is stopped and removed when it joins\n\
-         then start this one, without --force-new-cluster, with\n  warren manager run\n"
-    )
 }
 
 /// Starts a manager, and returns once it serves.
@@ -281,17 +254,20 @@ pub async fn start(plan: &Plan, node: Option<LocalNode>, begun: &Begun) -> Resul
         ranges: plan.ranges.clone(),
         node,
         log_engine: plan.log_engine,
+        accept_data_loss: plan.accept_data_loss,
     };
-    Manager::start(config, *begun == Begun::Founded).await.map_err(|error| not_started(&error))
+    let started = Manager::start(config, *begun == Begun::Founded).await;
+    started.map_err(|error| not_started(&error, &plan.data_dir))
 }
 
 /// Resolves when the manager cannot go on.
-pub async fn failed(manager: &mut Manager) -> Failure {
+pub async fn failed(plan: &Plan, manager: &mut Manager) -> Failure {
     match manager.failed().await {
-        Failed::Removed => removed(),
-        error @ Failed::Overtaken(_) => overtaken(&error),
-        error @ Failed::Driver(_) => {
-            Failure::new(Exit::Failed, "the manager cannot go on", chain(&error), "see its log above")
+        Failed::Removed => removed(&plan.data_dir),
+        error @ Failed::Overtaken(_) => overtaken(&error, &plan.data_dir),
+        Failed::Driver(error) => {
+            let hint = hint::after_end(&error, &plan.data_dir);
+            Failure::new(Exit::Failed, "the manager cannot go on", chain(&error), hint)
         }
     }
 }
@@ -302,7 +278,7 @@ pub async fn failed(manager: &mut Manager) -> Failure {
 /// # Errors
 /// The manager's directory cannot be read.
 pub fn removed_node(data_dir: &Path) -> Result<Option<(Credentials, Roots)>, Failure> {
-    node_if(data_dir, |standing| matches!(standing, Standing::Removed))
+    node_if(data_dir, |standing| matches!(standing, Standing::Removed(_)))
 }
 
 /// The same of a manager that its cluster went on without. People may want that one back, and with it what it runs.
@@ -328,19 +304,13 @@ fn node_if(
     agent_in(&dir).map_err(|error| unusable(&error))
 }
 
-fn removed() -> Failure {
+fn removed(data_dir: &Path) -> Failure {
     let why = "it was removed with `warren manager rm`, or replaced by another machine at its address";
-    let hint = "to make it one again: `warren manager join HOST:PORT --token TOKEN`";
-    Failure::new(Exit::NotFound, "this machine is not a manager of its cluster any more", why, hint)
+    Failure::new(Exit::NotFound, NONE_ANY_MORE, why, hint::after_removal(data_dir))
 }
 
-fn overtaken(error: &dyn std::error::Error) -> Failure {
-    Failure::new(
-        Exit::NotFound,
-        "this machine is not a manager of its cluster any more",
-        error.to_string(),
-        "",
-    )
+fn overtaken(error: &dyn std::error::Error, data_dir: &Path) -> Failure {
+    Failure::new(Exit::NotFound, NONE_ANY_MORE, error, hint::after_overtaking(data_dir))
 }
 
 /// Runs a manager alone until it is told to stop.
@@ -403,7 +373,7 @@ async fn serve(
     let kept_up = keep_up(plan, manager);
     tokio::select! {
         () = signals.next() => Ok(()),
-        failure = failed(manager) => Err(failure),
+        failure = failed(plan, manager) => Err(failure),
         never = kept_up => match never {},
     }
 }
@@ -413,23 +383,27 @@ pub fn or_in_use(data_dir: &Path, failure: Failure) -> Failure {
     // One that was never used is not made for the question.
     let lock = data_dir.join("lock").exists().then(|| DataDir::open(data_dir));
     match lock {
-        Some(Err(error @ warren_log::Error::InUse { .. })) => not_started(&StartError::Log(error)),
+        Some(Err(error @ warren_log::Error::InUse { .. })) => not_started(&StartError::Log(error), data_dir),
         _ => failure,
     }
 }
 
-fn not_started(error: &StartError) -> Failure {
+fn not_started(error: &StartError, data_dir: &Path) -> Failure {
     let exit = match error {
         StartError::Restore(RestoreError::Log(warren_log::Error::OtherEngine { .. })) => Exit::Conflict,
         StartError::Log(warren_log::Error::InUse { .. }) => Exit::Conflict,
         StartError::Log(error) if error.is_out_of_space() => Exit::Failed,
         StartError::Log(warren_log::Error::NotWritable { .. }) => Exit::Denied,
-        StartError::Removed => return removed(),
-        StartError::Overtaken(_) => return overtaken(error),
+        StartError::Removed => return removed(data_dir),
+        StartError::Overtaken(_) => return overtaken(error, data_dir),
         StartError::Begun => Exit::Conflict,
         _ => Exit::Failed,
     };
-    Failure::new(exit, WHAT, chain(error), "")
+    let hint = match error {
+        StartError::Driver(error) => hint::after_end(error, data_dir),
+        _ => String::new(),
+    };
+    Failure::new(exit, WHAT, chain(error), hint)
 }
 
 #[cfg(test)]

@@ -6,5 +6,6 @@ pub mod codec;
 pub mod disk;
 pub mod driver;
 pub mod restore;
+pub mod sealed_log;
 pub mod snapshot;
 pub mod wire;

@@ -28,6 +28,7 @@ use warren_security::{
 use crate::api::Api;
 use crate::api::access::AccessLayer;
 use crate::api::life::LifeLayer;
+use crate::api::proxy::ProxyLayer;
 use crate::api::whereabouts::WhereaboutsLayer;
 use crate::metrics::requests::RequestLayer;
 use crate::peers;
@@ -154,9 +155,10 @@ fn spawn(name: &'static str, incoming: Incoming, services: &Services, shutdown: 
         .initial_stream_window_size(Some(STREAM_WINDOW))
         .initial_connection_window_size(Some(CONNECTION_WINDOW))
         .layer(RequestLayer(api.metrics.requests.clone()))
-        .layer(AccessLayer)
+        .layer(AccessLayer { peers: api.peers.clone() })
         .layer(WhereaboutsLayer { store: api.store.clone(), member: api.member })
         .layer(LifeLayer { store: api.store.clone(), peers: api.peers.clone() })
+        .layer(ProxyLayer { store: api.store.clone(), peers: api.peers.clone() })
         .add_service(ServicesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TasksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(NodesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))

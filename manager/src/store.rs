@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use warren_consensus::{ConfState, Peer};
+use warren_consensus::{ConfState, Durability, Peer};
 use warren_core::{Digest, State};
 use warren_telemetry::{Histogram, fractions_of_a_second};
 use warren_types::{MemberId, Timestamp};
@@ -58,6 +58,8 @@ pub struct Published {
     pub held: Option<Arc<Held>>,
     /// The members of the group, as of the newest change that is known to be committed.
     pub members: Arc<ConfState>,
+    /// What is wrong with entries that were acknowledged.
+    pub durability: Durability,
 }
 
 impl Published {
@@ -71,7 +73,13 @@ impl Published {
             log: LogCost::default(),
             held: None,
             members: Arc::default(),
+            durability: Durability::default(),
         }
+    }
+
+    /// Why the state here may fall behind that of the others: the log cannot be written, and `own` does not lead alone.
+    pub fn held_among_others(&self, own: MemberId) -> Option<&Arc<Held>> {
+        self.held.as_ref().filter(|_| !self.leads_alone(own))
     }
 
     /// Whether `own` is the only voter and leads: then nobody else can have committed anything.

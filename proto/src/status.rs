@@ -26,7 +26,14 @@ pub const NO_LEADER: &str = "NO_LEADER";
 /// Reason of what callers and nodes hear from a manager that stops: another one goes on.
 pub const STOPPING: &str = "STOPPING";
 
-/// Reason of what a node hears that has seen more of the cluster than the manager: another one has seen it, too.
+/// Reason of what callers hear from a manager without room on its disk. Nothing was done; another one may do it.
+pub const DISK_FULL: &str = "DISK_FULL";
+
+/// As [`DISK_FULL`], where the disk fails for another reason.
+pub const DISK_FAILS: &str = "DISK_FAILS";
+
+/// Reason of what a node or a watcher hears that has seen more of the cluster than the manager: another one has seen
+/// it, too.
 pub const BEHIND: &str = "BEHIND";
 
 /// Reason of what everybody hears from a manager that is in an earlier life of the cluster than one that they have

@@ -7,7 +7,7 @@ use warren_types::{ContentId, ContentKind, Id, Violations};
 use super::pairs;
 use crate::args::{ContentCommand, ContentCreateArgs, Format, Global};
 use crate::connect::connect;
-use crate::failure::{Exit, Failure, of_client, of_refusal};
+use crate::failure::{Failure, of_client, of_refusal};
 use crate::view::content::ContentView;
 use crate::view::now;
 use crate::{input, output};
@@ -37,10 +37,9 @@ async fn create(global: &Global, kind: ContentKind, args: ContentCreateArgs) -> 
     let id = ContentId(Id(rand::random()));
     let wish = NewContent { id, name: name.clone(), labels, data };
     let created = client.contents(kind).create(wish).await.map_err(|error| {
-        let failure = of_client(&what, error);
         let hint =
             format!("choose another name, or give it a new version: `warren {kind} update {name} FILE`");
-        if failure.exit == Exit::Conflict { Failure { hint, ..failure } } else { failure }
+        of_refusal(&what, error, "ALREADY_EXISTS", hint)
     })?;
     eprintln!("{kind} {name} created");
     shown(global, created)

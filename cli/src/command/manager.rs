@@ -54,10 +54,30 @@ async fn ls(global: &Global) -> Result<(), Failure> {
     let client = connect(global, what).await?;
     let (managers, left) = all(&client, what).await?;
     output::list(global.output, &managers, now())?;
+    if let Some(note) = without_majority(&managers) {
+        eprintln!("{note}");
+    }
     for node in left {
         eprintln!("node {node} is left of a manager that was removed; {}", remove_node(&node));
     }
     Ok(())
+}
+
+/// What to do where too few of those that vote answer for anything to be written.
+fn without_majority(managers: &[ManagerView]) -> Option<String> {
+    let voters = managers.iter().filter(|manager| manager.votes());
+    let (answer, silent): (Vec<_>, Vec<_>) = voters.partition(|manager| manager.answers());
+    if answer.len() > silent.len() || silent.is_empty() {
+        return None;
+    }
+    let names: Vec<&str> = silent.iter().map(|manager| manager.name()).collect();
+    Some(format!(
+        "managers {} do not answer the one that was asked, and most of the {} that vote have to: start them; if they \
+         are lost for good, stop one that is left and make it the cluster: `warren manager init --force-new-cluster` \
+         on its machine, with the --data-dir that it has",
+        names.join(", "),
+        answer.len() + silent.len()
+    ))
 }
 
 async fn inspect(global: &Global, who: &[String]) -> Result<(), Failure> {
@@ -167,6 +187,32 @@ fn tell(global: &Global, manager: v1::Manager) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lost_majority_leads_to_force_new_cluster() {
+        let manager = |name: &str, suffrage: v1::Suffrage, status: v1::ManagerStatus| {
+            let wire = v1::Manager {
+                name: name.into(),
+                wanted: v1::Suffrage::Voter.into(),
+                suffrage: suffrage.into(),
+                status: status.into(),
+                ..v1::Manager::default()
+            };
+            ManagerView::try_from(wire).unwrap()
+        };
+        let (voter, learner) = (v1::Suffrage::Voter, v1::Suffrage::Learner);
+        let (ready, gone) = (v1::ManagerStatus::Ready, v1::ManagerStatus::Unreachable);
+        let mut three =
+            [manager("m1", voter, ready), manager("m2", voter, ready), manager("m3", voter, gone)];
+        assert_eq!(without_majority(&three), None);
+        three[1] = manager("m2", voter, gone);
+        let note = without_majority(&three).unwrap();
+        assert!(note.starts_with("managers m2, m3 do not answer") && note.contains("--data-dir"), "{note}");
+        assert!(note.contains("`warren manager init --force-new-cluster`"), "{note}");
+        three[1] = manager("m2", learner, ready);
+        assert!(without_majority(&three).is_some(), "a learner does not count");
+        assert_eq!(without_majority(&three[..1]), None);
+    }
 
     #[test]
     fn a_change_that_takes_its_time_says_why() {

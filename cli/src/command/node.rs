@@ -35,7 +35,11 @@ async fn ls(global: &Global) -> Result<(), Failure> {
     let client = connect(global, what).await?;
     let nodes = client.nodes().list().await.map_err(|error| crate::failure::of_client(what, error))?;
     let nodes = nodes.into_iter().map(NodeView::try_from).collect::<Result<Vec<_>, _>>()?;
-    output::list(global.output, &nodes, now())
+    output::list(global.output, &nodes, now())?;
+    for (reason, names) in NodeView::reasons(&nodes) {
+        eprintln!("DOWN: {}: {reason}", names.join(", "));
+    }
+    Ok(())
 }
 
 async fn inspect(global: &Global, node: &str) -> Result<(), Failure> {

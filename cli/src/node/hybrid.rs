@@ -155,7 +155,7 @@ async fn serve(
             let agent = tokio::select! {
                 agent = async { tokio::join!(agent, heard).0 } => agent,
                 () = signals.next() => return Ok(()),
-                failure = failed(manager) => return Err(failure),
+                failure = failed(plan, manager) => return Err(failure),
             };
             Some(start_worker(plan, worker.flags, manager, agent).await?)
         }
@@ -191,13 +191,13 @@ async fn watch_over(
         let ready = tokio::select! {
             ready = ready => ready,
             () = signals.next() => return Ok(()),
-            failure = failed(manager) => return Err(failure),
+            failure = failed(plan, manager) => return Err(failure),
         };
         greet(plan, begun, manager, worker.is_some(), ready)?;
     }
     tokio::select! {
         () = signals.next() => Ok(()),
-        failure = failed(manager) => Err(failure),
+        failure = failed(plan, manager) => Err(failure),
     }
 }
 

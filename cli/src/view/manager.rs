@@ -94,6 +94,16 @@ impl ManagerView {
         &self.name
     }
 
+    /// Whether it has a vote.
+    pub fn votes(&self) -> bool {
+        self.suffrage == Some("voter")
+    }
+
+    /// Whether it answers the manager that was asked.
+    pub fn answers(&self) -> bool {
+        self.status == "READY"
+    }
+
     /// Whether a person means this one by `text`: its name, address, id, or the beginning of its id.
     pub fn is_called(&self, text: &str) -> bool {
         self.name == text || self.address == text || (!text.is_empty() && self.id.starts_with(text))

@@ -31,6 +31,9 @@ pub struct NodeView {
     /// The manager that it has its session with; left out before its first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     manager: Option<String>,
+    /// Why it is down and what to do, where more is known than its silence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
     os: String,
     architecture: String,
     kernel: String,
@@ -97,6 +100,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         availability: wanted,
         conditions,
         manager,
+        reason,
     } = wire;
     let conditions = conditions.into_iter().map(|kind| node_condition(kind).map(|kind| kind.as_str()));
     let description = description.ok_or_else(|| Violation::new("description", "is missing"))?;
@@ -128,6 +132,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         address,
         subnet,
         manager: given(manager),
+        reason: given(reason),
         os,
         architecture,
         kernel,
@@ -165,6 +170,17 @@ impl From<v1::NodeUsage> for UsageView {
 }
 
 impl NodeView {
+    /// What to do about nodes that are down, with the names of those that each is about.
+    pub fn reasons(nodes: &[Self]) -> BTreeMap<&str, Vec<&str>> {
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for node in nodes {
+            if let Some(reason) = &node.reason {
+                reasons.entry(reason).or_default().push(&node.name);
+            }
+        }
+        reasons
+    }
+
     /// In the agent's words if they were heard, else by their kinds.
     fn conditions(&self) -> String {
         match &self.usage {
@@ -275,7 +291,20 @@ mod tests {
             availability: v1::Availability::Drain.into(),
             conditions: vec![v1::NodeCondition::DiskLow.into()],
             manager: "m2".into(),
+            reason: String::new(),
         }
+    }
+
+    #[test]
+    fn nodes_with_the_same_reason_are_named_together() {
+        let node = |name: &str, reason: &str| {
+            let wire = v1::Node { name: name.into(), reason: reason.into(), ..wire() };
+            NodeView::try_from(wire).unwrap()
+        };
+        let nodes = [node("w1", "join again"), node("w2", ""), node("w3", "join again")];
+        assert_eq!(NodeView::reasons(&nodes), [("join again", vec!["w1", "w3"])].into());
+        let shown = rendered(Format::Yaml, &nodes[0]);
+        assert!(shown.contains("reason: join again"), "{shown}");
     }
 
     #[test]

@@ -95,14 +95,19 @@ impl Picture {
             (Known::NotYet, _) => Verdict::Waiting,
             (Known::Gone, Goal::Gone) => Verdict::Reached,
             (Known::There(_), Goal::Gone) => Verdict::Waiting,
-            (Known::Gone, Goal::Running | Goal::Updated) => {
+            (Known::Gone, Goal::Running | Goal::Scaled | Goal::Updated) => {
                 Verdict::Broken(vec!["it was removed in the meantime".to_owned()])
             }
-            (Known::There(service), Goal::Running | Goal::Updated) if service.removing => {
+            (Known::There(service), _) if service.removing => {
                 Verdict::Broken(vec!["it is being removed".to_owned()])
             }
-            (Known::There(service), Goal::Running) => self.judge_running(service, &wanted.known),
-            (Known::There(service), Goal::Updated) => self.judge_updated(service, wanted),
+            // What another manager answers may be older than what was done.
+            (Known::There(service), _) if service.version < wanted.version => Verdict::Waiting,
+            (Known::There(service), goal) => match superseded(service, wanted) {
+                Some(why) => Verdict::Broken(vec![why]),
+                None if goal == Goal::Updated => self.judge_updated(service, wanted),
+                None => self.judge_running(service, &wanted.known),
+            },
         }
     }
 
@@ -125,10 +130,6 @@ impl Picture {
 
     /// What still has to be replaced is for the manager to say; that what took its place serves is seen here.
     fn judge_updated(&self, service: &v1::Service, wanted: &Wanted) -> Verdict {
-        if service.revision > wanted.revision {
-            let why = format!("somebody changed it in the meantime: it is at revision {}", service.revision);
-            return Verdict::Broken(vec![why]);
-        }
         // What another manager answers may be older than what was done.
         let rollout = service.rollout.as_ref().filter(|_| service.revision == wanted.revision);
         match rollout {
@@ -161,7 +162,7 @@ impl Picture {
     pub fn summary(&self, wanted: &Wanted) -> String {
         let left = self.tasks.values().filter(|task| !task.removed).count();
         match (&self.service, wanted.goal) {
-            (Known::There(service), Goal::Running) => {
+            (Known::There(service), Goal::Running | Goal::Scaled) => {
                 let (ready, all) = (self.ready(service), tasks_wanted(service));
                 format!("service {}: {ready} of {all} ready", wanted.name)
             }
@@ -175,7 +176,7 @@ impl Picture {
                 };
                 format!("service {}: {updated} of {total} updated{so_far}", wanted.name)
             }
-            (_, Goal::Running | Goal::Updated) => format!("service {}", wanted.name),
+            (_, Goal::Running | Goal::Scaled | Goal::Updated) => format!("service {}", wanted.name),
             (Known::Gone, Goal::Gone) => format!("service {}: gone", wanted.name),
             (_, Goal::Gone) if left == 1 => format!("service {}: 1 task left", wanted.name),
             (_, Goal::Gone) => format!("service {}: {left} tasks left", wanted.name),
@@ -232,12 +233,27 @@ fn is_unhealthy(task: &v1::Task) -> bool {
         && task.desired() <= v1::Desired::Running
 }
 
+/// Why the write that is waited for is not what the service is any more.
+fn superseded(service: &v1::Service, wanted: &Wanted) -> Option<String> {
+    if service.revision > wanted.revision && wanted.goal != Goal::Scaled {
+        return Some(format!("somebody changed it in the meantime: it is at revision {}", service.revision));
+    }
+    let (now, asked) = (replicas(service)?, wanted.replicas?);
+    (now != asked).then(|| format!("somebody scaled it in the meantime: it has {now} tasks, not {asked}"))
+}
+
+/// How many tasks are wanted of a replicated service.
+pub fn replicas(service: &v1::Service) -> Option<u32> {
+    match service.spec.as_ref()?.mode? {
+        v1::service_spec::Mode::Replicated(replicated) => u32::try_from(replicated.replicas).ok(),
+        v1::service_spec::Mode::Global(v1::Global {}) => None,
+    }
+}
+
 /// How many tasks there should be.
 fn tasks_wanted(service: &v1::Service) -> u32 {
     match service.spec.as_ref().and_then(|spec| spec.mode) {
-        Some(v1::service_spec::Mode::Replicated(replicated)) => {
-            u32::try_from(replicated.replicas).unwrap_or(0)
-        }
+        Some(v1::service_spec::Mode::Replicated(_)) => replicas(service).unwrap_or(0),
         // The nodes say how many, which the manager counts.
         Some(v1::service_spec::Mode::Global(v1::Global {})) => service.wanted,
         None => 0,

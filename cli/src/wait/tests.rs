@@ -137,6 +137,40 @@ fn an_update_is_over_when_nothing_is_left_to_replace_and_what_is_new_serves() {
 }
 
 #[test]
+fn a_write_that_others_superseded_is_not_waited_for() {
+    let made = |version, revision, replicas| v1::Service { version, revision, ..service(replicas) };
+    let broken = |why: &str| Verdict::Broken(vec![why.to_owned()]);
+    let created = Wanted::new(&made(5, 1, 1), Goal::Running);
+    let scaled = Wanted::new(&made(3, 1, 2), Goal::Scaled).made_by(&made(5, 1, 1));
+    let updated = Wanted::new(&made(3, 1, 2), Goal::Updated).made_by(&made(5, 2, 1));
+    let judge = |wanted: &Wanted, service: v1::Service| {
+        let rollout = rollout(2, "", "");
+        let running = v1::Task { revision: service.revision, ..task(1, 1, TaskState::Running) };
+        Picture::of(v1::Service { rollout, ..service }, vec![running]).judge(wanted)
+    };
+    assert_eq!(judge(&created, made(5, 1, 1)), Verdict::Reached);
+    assert_eq!(
+        judge(&created, made(6, 1, 1)),
+        Verdict::Reached,
+        "what was changed says nothing of its tasks"
+    );
+    let later = broken("somebody changed it in the meantime: it is at revision 2");
+    assert_eq!(judge(&created, made(6, 2, 1)), later);
+    let other = broken("somebody scaled it in the meantime: it has 3 tasks, not 1");
+    assert_eq!(judge(&created, made(6, 1, 3)), other);
+    assert_eq!(judge(&scaled, made(4, 1, 1)), Verdict::Waiting, "as it was before it was scaled");
+    assert_eq!(judge(&scaled, made(6, 2, 1)), Verdict::Reached, "another revision, as many tasks");
+    assert_eq!(judge(&scaled, made(6, 1, 3)), other);
+    assert_eq!(judge(&updated, made(4, 1, 1)), Verdict::Waiting);
+    assert_eq!(judge(&updated, made(6, 2, 1)), Verdict::Reached);
+    assert_eq!(judge(&updated, made(6, 2, 3)), Verdict::Waiting, "others want more of its tasks");
+    assert_eq!(
+        judge(&updated, made(6, 3, 1)),
+        broken("somebody changed it in the meantime: it is at revision 3")
+    );
+}
+
+#[test]
 fn an_update_says_how_far_it_is() {
     let wanted = Wanted::new(&at(3, None), Goal::Updated);
     let mut picture =
@@ -235,7 +269,8 @@ fn a_service_that_goes_away_is_what_was_wanted_or_is_not() {
 #[test]
 fn changes_lead_to_the_same_picture_as_looking() {
     let mut picture = Picture::of(service(1), vec![task(1, 1, TaskState::Failed)]);
-    let wanted = Wanted { known: [format!("{ID}-1")].into(), ..Wanted::new(&service(1), Goal::Running) };
+    let wanted = Wanted::new(&service(1), Goal::Running);
+    let wanted = Wanted { known: [format!("{ID}-1")].into(), replicas: None, ..wanted };
     picture.apply(Change::RemovedTask(format!("{ID}-1")));
     picture.apply(Change::Task(task(2, 1, TaskState::Starting)));
     assert_eq!(picture.judge(&wanted), Verdict::Waiting);

@@ -133,3 +133,31 @@ fn a_backup_makes_a_manager_where_there_is_none() {
     let again = run(&[]);
     assert!(again.code == 4 && again.stderr.contains("holds a manager already"), "{again:?}");
 }
+
+#[test]
+fn restored_manager_has_the_name_and_runs_no_tasks_as_the_one_that_wrote_the_backup() {
+    let person = Person::new();
+    let (file, words) = (person.path("backup"), person.path("words"));
+    let [before, restored, told] = ["before", "restored", "told"].map(|name| person.path(name));
+    std::fs::write(&words, "correct horse").unwrap();
+    let place = ["--listen=127.0.0.1:0", "--metrics-listen=none", "--data-dir", text(&before)];
+    let init = [&["manager", "init", "--manager-only", "--node-name=m7"], &place[..]].concat();
+    let mut manager = person.watch_at_terminal(&init);
+    manager.until("other machines join with");
+    let backup = ["--context=default", "manager", "backup", text(&file), "--passphrase-file", text(&words)];
+    person.ok(&backup);
+    drop(manager);
+
+    let restore = |data: &Path, more: &[&str]| {
+        let fixed = ["manager", "restore", text(&file), "--passphrase-file", text(&words)];
+        let place = ["--listen=127.0.0.1:1", "--data-dir", text(data)];
+        let said = person.ok(&[&fixed[..], &place, more].concat());
+        (said, std::fs::read_to_string(data.join("node.toml")).unwrap())
+    };
+    let (said, kept) = restore(&restored, &[]);
+    assert!(kept.contains("name = \"m7\"") && !kept.contains("[worker]"), "{kept}");
+    assert!(said.contains("is called m7 and runs no tasks"), "{said}");
+    let (said, kept) = restore(&told, &["--node-name=m8", "--manager-only=false"]);
+    assert!(kept.contains("name = \"m8\"") && kept.contains("[worker]"), "{kept}");
+    assert!(said.contains("is called m8 and runs tasks"), "{said}");
+}

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{ConfState, Entry, Error, HardState, Result, SnapshotMeta, members};
+use crate::{Acknowledged, ConfState, Entry, Error, HardState, Result, SnapshotMeta, members};
 
 /// The settings of one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Config {
     pub max_uncommitted_bytes: u64,
     /// Entries before a snapshot that are kept for members that are a little behind.
     pub keep_entries: u64,
+    /// It votes for anybody and campaigns even if its log lacks what it acknowledged: people give that up.
+    pub accept_data_loss: bool,
 }
 
 impl Config {
@@ -38,6 +40,7 @@ impl Config {
             max_messages_in_flight: 64,
             max_uncommitted_bytes: 64 << 20,
             keep_entries: 1_000,
+            accept_data_loss: false,
         }
     }
 
@@ -76,6 +79,8 @@ pub struct Restored {
     pub snapshot: Option<SnapshotMeta>,
     /// The entries; they can reach back before the snapshot.
     pub entries: Vec<Entry>,
+    /// What members were known to have acknowledged.
+    pub acknowledged: Vec<Acknowledged>,
 }
 
 impl Restored {

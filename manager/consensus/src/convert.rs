@@ -4,7 +4,7 @@ use raft::eraftpb::{self, EntryType, MessageType};
 
 use crate::{ConfState, Entry, EntryKind, HardState, Membership, Message, MessageKind, SnapshotMeta};
 
-/// Our kind and the raft crate's, for every message that members exchange.
+/// Our kind and the raft crate's, for every message that the raft crate knows.
 const KINDS: [(MessageKind, MessageType); 12] = [
     (MessageKind::Append, MessageType::MsgAppend),
     (MessageKind::AppendResponse, MessageType::MsgAppendResponse),
@@ -23,7 +23,7 @@ const KINDS: [(MessageKind, MessageType); 12] = [
 /// A message from another member, for the raft crate.
 pub(crate) fn message_to_raft(message: Message) -> eraftpb::Message {
     let kind = KINDS.iter().find(|(kind, _)| *kind == message.kind);
-    let (_, msg_type) = kind.expect("the table has every kind");
+    let (_, msg_type) = kind.expect("the machine itself takes those that are not in the table");
     let entries: Vec<_> = message.entries.into_iter().map(entry_to_raft).collect();
     eraftpb::Message {
         msg_type: *msg_type,
@@ -68,6 +68,7 @@ pub(crate) fn message_from_raft(message: eraftpb::Message) -> Message {
         reject_hint: message.reject_hint,
         context: message.context,
         priority: message.priority,
+        acknowledged: Vec::new(),
     }
 }
 
@@ -193,6 +194,7 @@ mod tests {
                 reject_hint: number + 800,
                 context: Bytes::from_static(b"context"),
                 priority: -9,
+                acknowledged: Vec::new(),
             };
             assert_eq!(message_from_raft(message_to_raft(message.clone())), message);
             let bare = Message { snapshot: None, entries: Vec::new(), ..message };

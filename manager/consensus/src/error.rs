@@ -64,24 +64,22 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fatal {
-    /// This member acknowledged entries that it does not have: its disk was lost or replaced.
+    /// This member acknowledged entries, and has none at all: its disk was lost or replaced.
     #[error(
-        "member {leader} leads and knows that entry {commit} was written here, but the log ends at \
-         entry {last}: this member lost its data; remove it from the group and join with a new id"
+        "member {leader} leads and knows that entry {commit} was written here, but the log is empty: \
+         this member lost its data, and must join again as a new one"
     )]
     LostLog {
         /// Who leads.
         leader: u64,
         /// Up to where the leader knows this member's log to be written and committed.
         commit: u64,
-        /// The last entry there is.
-        last: u64,
     },
     /// The leader's log differs in an entry that is committed here.
     #[error(
         "entry {index} is committed here with term {ours}, and member {leader} leads with term \
-         {theirs} there: one of them has the data of another group or of another time; restore it \
-         or join with a new id"
+         {theirs} there: one of them has the data of another group or of another time; this one must \
+         join again as a new one, or get its own data back"
     )]
     Diverged {
         /// Who leads.

@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::{ConfState, Entry, Fatal, HardState, InvalidChange, MemberChange, Message, SnapshotMeta};
+use crate::{
+    Acknowledged, ConfState, Durability, Entry, Fatal, HardState, InvalidChange, MemberChange, Message,
+    SnapshotMeta,
+};
 
 /// Something that happened to a member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -132,6 +135,8 @@ pub enum Effect {
         /// The index to have applied.
         index: u64,
     },
+    /// What is wrong with acknowledged entries is this from now on.
+    Durability(Durability),
     /// The machine stopped for good, and takes no event any more. Always the last effect.
     Fatal(Fatal),
 }
@@ -152,6 +157,8 @@ pub struct Persist {
     pub entries: Vec<Entry>,
     /// The new hard state, if it changed.
     pub hard_state: Option<HardState>,
+    /// What members are known to have acknowledged, if that changed. It is no reason to write by itself.
+    pub acknowledged: Option<Vec<Acknowledged>>,
 }
 
 /// An entry that every member applies at its index.

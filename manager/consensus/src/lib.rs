@@ -14,6 +14,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod acknowledgements;
 mod config;
 mod convert;
 mod election;
@@ -28,11 +29,12 @@ mod proposals;
 mod screen;
 mod writes;
 
+pub use acknowledgements::Position;
 pub use config::{Config, Restored};
 pub use error::{Error, Fatal, InvalidChange, MembershipError, Result};
 pub use event::{Committed, DropReason, Effect, Event, Persist, Proposal, Role};
 pub use guide::{Next, Why, Wish, loses_quorum, next_change};
-pub use machine::{Machine, Peer};
+pub use machine::{Durability, Machine, Peer};
 pub use members::{MemberChange, MemberStep, Membership};
 pub use message::{Message, MessageKind};
-pub use warren_types::raft::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+pub use warren_types::raft::{Acknowledged, ConfState, Entry, EntryKind, HardState, SnapshotMeta};

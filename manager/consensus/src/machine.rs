@@ -5,7 +5,8 @@
 //! step's write is durable (its asynchronous way); [`Writes`] holds back what must wait.
 //!
 //! `machine/proposing.rs`, `receiving.rs`, `changing.rs` and `reading.rs` have the events that need
-//! more than a line; `presence.rs` remembers who answers a leader.
+//! more than a line; `presence.rs` remembers who answers a leader, `regression.rs` has members whose data is older than
+//! what they acknowledged.
 
 use raft::{
     RawNode, SnapshotStatus, StateRole,
@@ -15,7 +16,9 @@ use slog::{Discard, Logger, o};
 
 use crate::{
     Committed, ConfState, Config, Effect, EntryKind, Event, HardState, Message, Persist, Restored, Result,
-    Role, SnapshotMeta, convert,
+    Role, SnapshotMeta,
+    acknowledgements::Acknowledgements,
+    convert,
     election::ElectionTimeouts,
     log::Log,
     proposals::Proposals,
@@ -27,8 +30,10 @@ mod presence;
 mod proposing;
 mod reading;
 mod receiving;
+mod regression;
 
 pub use changing::Peer;
+pub use regression::Durability;
 
 /// One member of the group.
 pub struct Machine {
@@ -43,6 +48,9 @@ pub struct Machine {
     /// The last entry given out to be applied, or covered by a snapshot to be loaded.
     handed_out: u64,
     presence: presence::Presence,
+    acknowledgements: Acknowledgements,
+    /// As it was last given out.
+    durability: Durability,
     reported: Option<(u64, Role, Option<u64>)>,
     /// [`Effect::Fatal`] was given out.
     stopped: bool,
@@ -62,6 +70,7 @@ impl Machine {
         settings.validate().map_err(|error| crate::Error::Config(error.to_string()))?;
         let hard_state = restored.known_hard_state();
         let written = restored.hard_state;
+        let acknowledgements = Acknowledgements::restored(&restored.acknowledged);
         let node = RawNode::new(&settings, Log::new(restored), &Logger::root(Discard, o!()))
             .map_err(|error| crate::Error::Config(error.to_string()))?;
         let mut machine = Self {
@@ -74,12 +83,15 @@ impl Machine {
             written,
             handed_out: applied,
             presence: presence::Presence::default(),
+            acknowledgements,
+            durability: Durability::default(),
             reported: None,
             stopped: false,
         };
         machine.campaign_if_alone();
         machine.set_election_timeout();
         let mut effects = Vec::new();
+        machine.note_acknowledgements();
         machine.collect(&mut effects);
         Ok((machine, effects))
     }
@@ -167,10 +179,10 @@ impl Machine {
     /// Raft takes it for granted that a member's whole log is durable when it asks for votes, and
     /// that a snapshot it received is loaded. A member with a slow disk waits; it would make a
     /// bad leader anyway. Raft itself waits for changes of members that are committed and not
-    /// applied.
+    /// applied. A member that lacks what it acknowledged waits for a leader.
     fn may_campaign(&self) -> bool {
         let log = &self.node.raft.raft_log;
-        log.persisted == log.last_index()
+        log.persisted == log.last_index() && !self.must_not_lead()
     }
 
     /// The only voter need not wait for anyone's silence.
@@ -222,6 +234,7 @@ impl Machine {
             return;
         }
         self.report_role(effects);
+        self.report_durability(effects);
         while !self.stopped && self.node.has_ready() {
             self.step(effects);
             if self.stopped {
@@ -229,6 +242,9 @@ impl Machine {
             }
             // A leader that hands out its own removal leads no more.
             self.report_role(effects);
+        }
+        if !self.stopped {
+            self.report_durability(effects);
         }
     }
 
@@ -248,6 +264,7 @@ impl Machine {
 
     /// Takes one step out of raft.
     fn step(&mut self, effects: &mut Vec<Effect>) {
+        self.note_acknowledgements();
         let mut ready = self.node.ready();
         let hard_state = ready.hs().map_or(self.hard_state, convert::hard_state_from_raft);
         let votes = (hard_state.term, hard_state.vote) != (self.hard_state.term, self.hard_state.vote);
@@ -280,7 +297,7 @@ impl Machine {
         if votes || self.writes.vote_waits() {
             write.messages.splice(..0, early);
         } else {
-            send(early, effects);
+            self.send(early, effects);
         }
         self.hand_out(committed, effects);
         if self.stopped {
@@ -290,7 +307,8 @@ impl Machine {
         if write.asked {
             let hard_state = Some(hard_state).filter(|new| *new != self.written);
             self.written = self.hard_state;
-            effects.push(Effect::Persist(Persist { number: write.number, snapshot, entries, hard_state }));
+            let (number, acknowledged) = (write.number, self.acknowledgements.take_changed());
+            effects.push(Effect::Persist(Persist { number, snapshot, entries, hard_state, acknowledged }));
         }
         if let Some(write) = self.writes.begin(write) {
             self.finish(write, effects);
@@ -333,7 +351,12 @@ impl Machine {
         if let Some(index) = write.snapshot {
             self.applied(index);
         }
-        send(write.messages, effects);
+        self.send(write.messages, effects);
+    }
+
+    fn send(&self, mut messages: Vec<Message>, effects: &mut Vec<Effect>) {
+        self.tell_acknowledgements(&mut messages);
+        send(messages, effects);
     }
 
     fn set_election_timeout(&mut self) {

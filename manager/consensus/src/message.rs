@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::{Entry, SnapshotMeta};
+use crate::{Acknowledged, Entry, SnapshotMeta};
 
 /// The kind of a [`Message`], named as in the Raft thesis.
 ///
@@ -36,6 +36,8 @@ pub enum MessageKind {
     PreVote,
     /// The answer.
     PreVoteResponse,
+    /// Follower to leader: this is what my log holds, and it is less than I acknowledged.
+    Status,
 }
 
 /// One message. Which fields matter depends on the kind; the rest is zero.
@@ -63,7 +65,7 @@ pub struct Message {
     pub snapshot: Option<SnapshotMeta>,
     /// A snapshot that reaches this index is asked for; 0 for none.
     pub request_snapshot: u64,
-    /// The answer is no.
+    /// The answer is no. In a status: the log lacks what the sender acknowledged.
     pub reject: bool,
     /// Where the logs may still match, when an append was rejected.
     pub reject_hint: u64,
@@ -71,4 +73,30 @@ pub struct Message {
     pub context: Bytes,
     /// The sender's election priority.
     pub priority: i64,
+    /// What the sender knows members to have acknowledged.
+    pub acknowledged: Vec<Acknowledged>,
+}
+
+impl Message {
+    /// A message that says nothing else.
+    pub(crate) fn new(kind: MessageKind, from: u64, to: u64) -> Self {
+        Self {
+            kind,
+            to,
+            from,
+            term: 0,
+            log_term: 0,
+            index: 0,
+            entries: Vec::new(),
+            commit: 0,
+            commit_term: 0,
+            snapshot: None,
+            request_snapshot: 0,
+            reject: false,
+            reject_hint: 0,
+            context: Bytes::new(),
+            priority: 0,
+            acknowledged: Vec::new(),
+        }
+    }
 }

@@ -4,10 +4,12 @@
 //! can have sent is turned away here. What depends on the receiver's log is judged in
 //! `machine/receiving.rs`.
 
-use crate::{Entry, EntryKind, Message, MessageKind, members};
+use crate::{Acknowledged, Entry, EntryKind, Message, MessageKind, members};
 
 /// No group ever counts up to here; below it, no sum of the raft crate overflows.
 const IMPOSSIBLE: u64 = 1 << 62;
+/// More members than any group has.
+const MOST_MEMBERS: usize = 256;
 /// How far a term may lie ahead of the own one: more than all elections of a group while one member is away. A message
 /// from further away would take most of the terms that are left, and a few of them all.
 const FURTHEST_TERM: u64 = 1 << 32;
@@ -28,6 +30,7 @@ pub(crate) fn well_formed(message: &Message) -> bool {
     known_sender
         && possible
         && asks_nothing_strange
+        && knows_what_can_be(message)
         // A question about a read belongs to no term.
         && (term == 0) == (message.kind == MessageKind::ReadIndex)
         && match message.kind {
@@ -36,6 +39,15 @@ pub(crate) fn well_formed(message: &Message) -> bool {
             MessageKind::ReadIndex | MessageKind::ReadIndexResponse => message.entries.len() == 1,
             _ => true,
         }
+}
+
+/// What it says of members: each once, and no entry of a term that is yet to come.
+fn knows_what_can_be(message: &Message) -> bool {
+    let possible = |it: &Acknowledged| {
+        it.member != 0 && 0 < it.index && it.index < IMPOSSIBLE && 0 < it.term && it.term <= message.term
+    };
+    let in_order = message.acknowledged.windows(2).all(|pair| pair[0].member < pair[1].member);
+    message.acknowledged.len() <= MOST_MEMBERS && in_order && message.acknowledged.iter().all(possible)
 }
 
 /// The entries follow what they claim to follow, and were created by leaders up to this one.

@@ -10,6 +10,9 @@ use tower::{Layer, Service};
 use warren_security::{Peer, Role};
 use warren_types::NodeId;
 
+use super::proxy::caller::relayed_caller;
+use crate::peers::Peers;
+
 /// How long a stranger's request may take, its own sending included: one write of the cluster, and slack.
 const STRANGER_DEADLINE: Duration = Duration::from_secs(12);
 
@@ -95,12 +98,12 @@ pub const METHODS: [(&str, Need); 56] = [
 /// method that does not exist.
 pub fn allow(peer: &Peer, path: &str) -> Result<(), Status> {
     let need = METHODS.iter().find(|(method, _)| *method == path).map(|(_, need)| *need);
-    let role = match peer {
+    let role = match peer.origin() {
         Peer::Certificate { identity, .. } => identity.role(),
         // The socket's file mode lets in root and the group that administers this machine.
         Peer::Local { .. } => Role::Admin,
         Peer::Anonymous { .. } if need == Some(Need::Stranger) => return Ok(()),
-        Peer::Anonymous { .. } => {
+        Peer::Anonymous { .. } | Peer::Relayed { .. } => {
             return Err(Status::unauthenticated("a client certificate of this cluster is needed"));
         }
     };
@@ -122,6 +125,11 @@ pub fn allow(peer: &Peer, path: &str) -> Result<(), Status> {
     allowed.then_some(()).ok_or_else(denied)
 }
 
+/// Whether calling `path` changes nothing, so that it may be called again wherever that is.
+pub(super) fn is_read(path: &str) -> bool {
+    METHODS.iter().any(|(method, need)| *method == path && *need == Need::Viewer)
+}
+
 /// Who is calling, for audit lines.
 pub fn caller_of<T>(request: &Request<T>) -> String {
     request.extensions().get::<Peer>().map_or_else(|| "nobody known".to_owned(), Peer::to_string)
@@ -132,7 +140,7 @@ pub fn caller_of<T>(request: &Request<T>) -> String {
 /// # Errors
 /// The caller is not a worker.
 pub fn worker_of<T>(request: &Request<T>) -> Result<NodeId, Status> {
-    match request.extensions().get::<Peer>() {
+    match request.extensions().get::<Peer>().map(Peer::origin) {
         Some(Peer::Certificate { identity, .. }) if identity.role() == Role::Worker => identity
             .id()
             .parse()
@@ -142,20 +150,24 @@ pub fn worker_of<T>(request: &Request<T>) -> Result<NodeId, Status> {
 }
 
 /// Holds every call to the table before any handler sees it.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AccessLayer;
+#[derive(Clone)]
+pub struct AccessLayer {
+    /// Knows which managers may relay calls.
+    pub peers: Peers,
+}
 
 /// See [`AccessLayer`].
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Access<S> {
     inner: S,
+    peers: Peers,
 }
 
 impl<S> Layer<S> for AccessLayer {
     type Service = Access<S>;
 
     fn layer(&self, inner: S) -> Access<S> {
-        Access { inner }
+        Access { inner, peers: self.peers.clone() }
     }
 }
 
@@ -172,11 +184,21 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
+        let identified = match relayed_caller(&self.peers, &request) {
+            Ok(Some(caller)) => {
+                request.extensions_mut().insert(caller);
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(status) => Err(status),
+        };
         let unknown = || Err(Status::unauthenticated("the connection does not say who is calling"));
         let peer = request.extensions().get::<Peer>();
-        let stranger = !matches!(peer, Some(Peer::Certificate { .. } | Peer::Local { .. }));
-        match peer.map_or_else(unknown, |peer| allow(peer, request.uri().path())) {
+        let origin = peer.map(Peer::origin);
+        let stranger = !matches!(origin, Some(Peer::Certificate { .. } | Peer::Local { .. }));
+        let allowed = || peer.map_or_else(unknown, |peer| allow(peer, request.uri().path()));
+        match identified.and_then(|()| allowed()) {
             Ok(()) if stranger => {
                 let answer = timeout(STRANGER_DEADLINE, self.inner.call(request));
                 let late = || Status::deadline_exceeded(format!("not done within {STRANGER_DEADLINE:?}"));

@@ -2,13 +2,16 @@
 
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
+use warren_proto::status::Problem;
 use warren_proto::v1::{self, cluster_server};
 use warren_types::NodeStatus;
 
 use super::Api;
 use super::problem::status_of;
+use super::read::takes_stale;
 use super::watch::{BUFFER, Watcher};
+use crate::store::ProposeError;
 
 #[tonic::async_trait]
 impl cluster_server::Cluster for Api {
@@ -17,7 +20,8 @@ impl cluster_server::Cluster for Api {
     async fn info(&self, request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
         let published = self.read(&request).await?;
         let state = &published.state;
-        let cluster = state.cluster().ok_or_else(|| Status::unavailable("the cluster is being created"))?;
+        let created = || Problem::new(Code::Unavailable, "NO_CLUSTER", "the cluster is being created");
+        let cluster = state.cluster().ok_or_else(created)?;
         let leader = published.role.leader_id.and_then(|leader| state.member(leader));
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Ok(Response::new(v1::InfoResponse {
@@ -53,16 +57,21 @@ impl cluster_server::Cluster for Api {
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let stale = takes_stale(request.metadata())?;
         let request = request.into_inner();
-        let published = self.store.read();
+        if let Some(held) = self.store.read().held_among_others(self.member).filter(|_| !stale) {
+            return Err(status_of(ProposeError::NotCurrent(held.clone())));
+        }
+        let published = self.caught_up(request.resume_index).await?;
         let service = (!request.service.is_empty())
             .then(|| published.state.find_service(&request.service).map(|s| s.id).map_err(status_of))
             .transpose()?;
-        // An index that is not reached yet is of another life of the cluster: its watcher starts anew as well.
+        // All that is committed is applied here: what lies beyond is of another life of the cluster, and its watcher
+        // starts anew as well.
         let resumes = (1..=published.index).contains(&request.resume_index);
         let after = if resumes { request.resume_index } else { published.index };
         let (events, stream) = mpsc::channel(BUFFER);
-        self.shutdown.spawn("watch", self.clone().feed(Watcher { service, after }, events));
+        self.shutdown.spawn("watch", self.clone().feed(Watcher { service, after, stale }, events));
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }

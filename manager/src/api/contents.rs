@@ -2,6 +2,7 @@
 //! opened again for those who may see them: the bytes of configs, and of a credential the user.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tonic::{Code, Request, Response, Status};
 use warren_core::{Command, State};
@@ -90,18 +91,11 @@ impl Api {
         login.map(|login| login.user)
     }
 
-    fn content_after(&self, id: ContentId) -> Result<Response<v1::Content>, Status> {
-        let published = self.store.read();
-        let gone = || Status::aborted("it was removed at the same time");
-        let content = published.state.content(&id).ok_or_else(gone)?;
-        Ok(Response::new(self.show_content(&published.state, content)))
-    }
-
-    fn audit(&self, caller: &str, id: ContentId, what: &str) {
-        let published = self.store.read();
-        let Some(content) = published.state.content(&id) else { return };
-        let Content { kind, name, .. } = &**content;
+    /// Notes a write, and shows the content as that left it.
+    fn written(&self, caller: &str, content: &Content, what: &str) -> Response<v1::Content> {
+        let Content { id, kind, name, .. } = content;
         tracing::info!(%caller, content = %id, %name, number = content.number(), "{kind} {what}");
+        Response::new(self.show_content(&self.store.read().state, content))
     }
 }
 
@@ -116,9 +110,8 @@ impl contents_server::Contents for Api {
         let content = self.content_key.seal(id, &request.get_ref().data);
         let at: Timestamp = self.clock.now();
         let command = Command::CreateContent { id, kind, name, labels, content, at };
-        self.propose(command).await.map_err(status_of)?;
-        self.audit(&caller, id, "created");
-        self.content_after(id)
+        let created: Arc<Content> = self.write(command).await?;
+        Ok(self.written(&caller, &created, "created"))
     }
 
     async fn update(
@@ -132,9 +125,8 @@ impl contents_server::Contents for Api {
         let id = self.newest().await?.state.find_content(kind, reference).map_err(status_of)?.id;
         let content = self.content_key.seal(id, data);
         let command = Command::UpdateContent { id, version: *version, content, at: self.clock.now() };
-        self.propose(command).await.map_err(status_of)?;
-        self.audit(&caller, id, "updated");
-        self.content_after(id)
+        let updated: Arc<Content> = self.write(command).await?;
+        Ok(self.written(&caller, &updated, "updated"))
     }
 
     async fn get(&self, request: Request<v1::ContentReference>) -> Result<Response<v1::Content>, Status> {
@@ -180,12 +172,9 @@ impl contents_server::Contents for Api {
         let caller = caller_of(&request);
         let v1::ContentReference { kind, reference } = request.get_ref();
         let published = self.newest().await?;
-        let content = published.state.find_content(kind_of(*kind)?, reference).map_err(status_of)?;
-        let Content { id, kind, name, .. } = &**content;
-        let command = Command::RemoveContent { id: *id, at: self.clock.now() };
-        self.propose(command).await.map_err(status_of)?;
-        tracing::info!(%caller, content = %id, %name, "{kind} removed");
-        Ok(Response::new(self.show_content(&published.state, content)))
+        let id = published.state.find_content(kind_of(*kind)?, reference).map_err(status_of)?.id;
+        let removed: Arc<Content> = self.write(Command::RemoveContent { id, at: self.clock.now() }).await?;
+        Ok(self.written(&caller, &removed, "removed"))
     }
 }
 

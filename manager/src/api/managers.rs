@@ -6,12 +6,13 @@
 mod backup;
 mod census;
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Request, Response, Status};
 use warren_consensus::{Why, loses_quorum};
-use warren_core::{Answer, Command, Refusal, State};
+use warren_core::{Command, Refusal, State};
 use warren_proto::convert::suffrage;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, managers_server};
@@ -24,7 +25,7 @@ use super::Api;
 use super::access::caller_of;
 use super::membership::{check_token, internal};
 use super::nodes::left_nodes;
-use super::problem::{no_leader, status_of};
+use super::problem::{no_leader, status_of, unexpected};
 use crate::controllers::members::wishes;
 use crate::peers::server::transfer_problem;
 use crate::store::{ProposeError, Published};
@@ -100,14 +101,6 @@ fn refused(reason: &str, message: String) -> Status {
 }
 
 impl Api {
-    /// What the state has of this member now.
-    fn member_after(&self, member: MemberId) -> Result<(std::sync::Arc<Published>, Member), Status> {
-        let published = self.store.read();
-        let found = published.state.member(member).map(|member| Member::clone(member));
-        let gone = || refused("REMOVING", "the manager was removed meanwhile".to_owned());
-        found.ok_or_else(gone).map(|found| (published, found))
-    }
-
     /// Refuses to go on without a voter where the others could not.
     async fn can_go_without(&self, member: &Member) -> Result<(), Status> {
         let deadline = Instant::now() + HEAR;
@@ -140,7 +133,7 @@ impl Api {
     async fn check_place(&self, join: &Join) -> Result<(), Status> {
         let published = self.store.read();
         let state = &published.state;
-        let is_there = |member: &&std::sync::Arc<Member>| !member.removing && member.address == join.address;
+        let is_there = |member: &&Arc<Member>| !member.removing && member.address == join.address;
         let there: Vec<_> = state.members().filter(is_there).collect();
         if there.is_empty() || state.member_of(&join.id).is_some() {
             return Ok(());
@@ -155,8 +148,8 @@ impl Api {
         Err(Problem::new(Code::AlreadyExists, "ADDRESS_TAKEN", message).into())
     }
 
-    /// Makes a machine a member; answers what it is called in the group.
-    async fn admit(&self, join: &Join) -> Result<MemberId, Status> {
+    /// Makes a machine a member; answers the member.
+    async fn admit(&self, join: &Join) -> Result<Arc<Member>, Status> {
         let Join { token, id, name, address, level, .. } = join;
         self.check_cluster(token)?;
         let now = self.clock.now();
@@ -176,8 +169,7 @@ impl Api {
             at: now,
         };
         match self.propose(command).await {
-            Ok(Answer::Member { member, .. }) => Ok(member),
-            Ok(other) => Err(Status::internal(format!("joining was answered with {other:?}"))),
+            Ok(answer) => answer.try_into().map_err(|other| unexpected(&other)),
             Err(ProposeError::Rejected(Refusal::AlreadyExists { .. })) => {
                 let published = self.store.read();
                 let at = published.state.find_member(name.as_str()).map(|owner| owner.address.to_string());
@@ -210,23 +202,23 @@ impl managers_server::Managers for Api {
         let caller = caller_of(&request);
         let join = Join::parse(request.into_inner()).map_err(status_of)?;
         let id = join.id;
-        let member = self.admit(&join).await.inspect_err(|status| {
+        let admitted = self.admit(&join).await.inspect_err(|status| {
             tracing::info!(%caller, manager = %id, why = status.message(), "a machine was not let in as a manager");
         })?;
         let identity = Identity::new(self.authority.cluster(), Role::Manager, id.to_string());
         let identity = identity.map_err(internal)?;
         let certificate = self.authority.sign(&identity, &join.request, SystemTime::now());
         let certificate = certificate.map_err(internal)?;
-        let (published, stored) = self.member_after(member)?;
-        let (name, address) = (&stored.name, &stored.address);
+        let Member { member, name, address, .. } = &*admitted;
         tracing::info!(%caller, manager = %id, member, %name, %address, "a machine joined as a manager");
+        let published = self.store.read();
         let census = Census::of_nobody();
         let managers = published.state.members().map(|member| census.show(&published, member)).collect();
         Ok(Response::new(v1::JoinManagerResponse {
             cluster_id: self.authority.cluster().to_owned(),
             manager_id: id.to_string(),
             name: name.to_string(),
-            member,
+            member: *member,
             certificate,
             authority: self.authority.to_pem().to_string(),
             content_key: self.content_key.reveal().as_bytes().to_vec().into(),
@@ -263,12 +255,11 @@ impl managers_server::Managers for Api {
         let (member, version, at) = (known.member, request.version, self.clock.now());
         let moved = address.clone();
         let command = Command::UpdateMember { member, version, wanted, address, at };
-        self.propose(command).await.map_err(status_of)?;
-        let (published, stored) = self.member_after(member)?;
+        let stored: Arc<Member> = self.write(command).await?;
         let wanted = wanted.map(Suffrage::as_str);
         let moved = moved.map(tracing::field::display);
         tracing::info!(%caller, manager = %stored.id, member, wanted, address = moved, "manager updated");
-        Ok(Response::new(census.show(&published, &stored)))
+        Ok(Response::new(census.show(&self.store.read(), &stored)))
     }
 
     async fn remove(
@@ -292,10 +283,10 @@ impl managers_server::Managers for Api {
             self.can_go_without(known).await?;
         }
         let (member, at) = (known.member, self.clock.now());
-        self.propose(Command::RemoveMember { member, at }).await.map_err(status_of)?;
-        tracing::info!(%caller, manager = %known.id, member, name = %known.name, force, "manager removed");
-        // It may be out of the group and gone already.
-        let removed = Member { removing: true, ..Member::clone(known) };
+        let removed = self.delete(Command::RemoveMember { member, at }, known).await?;
+        tracing::info!(%caller, manager = %removed.id, member, name = %removed.name, force, "manager removed");
+        // It may have been out of the group and gone already.
+        let removed = Member { removing: true, ..Member::clone(&removed) };
         Ok(Response::new(census.show(&published, &removed)))
     }
 
@@ -324,11 +315,12 @@ impl managers_server::Managers for Api {
             }
         }
         let leads = self.store.read().role.leader_id.ok_or_else(no_leader)?;
-        let (published, leader) = self.member_after(leads)?;
+        let published = self.store.read();
+        let leader = published.state.member(leads).ok_or_else(no_leader)?;
         tracing::info!(%caller, member = leads, name = %leader.name, "leadership transferred");
         let census = self.census(&published.state).await;
         // It may be too new in its office to say so itself, or too busy to say anything in time.
-        Ok(Response::new(v1::Manager { leader: true, ..census.show(&published, &leader) }))
+        Ok(Response::new(v1::Manager { leader: true, ..census.show(&published, leader) }))
     }
 
     async fn backup(

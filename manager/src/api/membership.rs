@@ -3,6 +3,7 @@
 //! A stranger proves by a token that it may join, and by its certificate request that it has the key from which its
 //! id is made. Nothing of a token's secret is kept, logged or answered.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use tonic::{Code, Request, Response, Status};
@@ -16,7 +17,7 @@ use warren_types::{
 
 use super::access::{caller_of, worker_of};
 use super::nodes::may_go;
-use super::problem::{node_removed, node_unknown, status_of};
+use super::problem::{node_removed, node_unknown, status_of, unexpected};
 use super::{Api, description};
 use crate::store::ProposeError;
 
@@ -135,14 +136,15 @@ impl membership_server::Membership for Api {
             checked.inspect_err(|refusal| not_let_in(refusal)).map_err(status_of)?;
         }
         let command = Command::JoinNode { hash, id, name: name.clone(), description, at };
-        if let Err(error) = self.propose(command).await {
+        let joined = self.propose(command).await.map_err(|error| {
             not_let_in(&error);
-            return Err(match error {
+            match error {
                 ProposeError::Rejected(Refusal::AlreadyExists { .. }) => name_taken(&name),
                 other => status_of(other),
-            });
-        }
-        let role = self.store.read().state.node(&id).map(|node| node.role).ok_or_else(node_removed)?;
+            }
+        })?;
+        let node: Arc<Node> = joined.try_into().map_err(|other| unexpected(&other))?;
+        let role = node.role;
         let lifetime = Role::from(role).validity();
         let certificate = self.authority.sign_node(role, &request, SystemTime::now(), lifetime);
         let certificate = certificate.map_err(internal)?;

@@ -1,6 +1,7 @@
 //! Nodes: read, change what people say of them, forget them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tonic::{Code, Request, Response, Status};
 use warren_core::{Command, State};
@@ -8,7 +9,7 @@ use warren_proto::convert::availability;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, nodes_server};
 use warren_types::spec::validate_labels;
-use warren_types::{Availability, Member, Node, NodeId, NodeRole, NodeStatus, Violations};
+use warren_types::{Availability, Member, MemberId, Node, NodeRole, NodeStatus, Violations};
 
 use super::Api;
 use super::access::caller_of;
@@ -56,6 +57,22 @@ pub(super) fn may_go(state: &State, node: &Node) -> Result<(), Status> {
     Err(Problem::new(Code::FailedPrecondition, "NODE_IS_MANAGER", message).into())
 }
 
+/// Why a worker is DOWN whose last manager left, and what to do; empty for any other node. It looks for managers where
+/// it knows them, and the manager `own` that a restore made may be at an address of which no worker was told.
+pub(super) fn without_managers(state: &State, node: &Node, own: MemberId) -> String {
+    let left = node.manager.is_some_and(|manager| state.member(manager).is_none());
+    let (true, NodeRole::Worker, NodeStatus::Down) = (left, node.role, node.status) else {
+        return String::new();
+    };
+    let Some(own) = state.member(own) else { return String::new() };
+    format!(
+        "the manager that it had its last session with left the cluster, and it may know no other; if its machine \
+         runs, stop the worker there and have it go on as the node that it is: `warren worker join {} --token TOKEN`, \
+         with what `warren token create --role worker` prints",
+        own.address
+    )
+}
+
 /// What an update says, without which node it is about.
 struct Update {
     label_rm: BTreeSet<String>,
@@ -77,15 +94,6 @@ fn parse(request: &v1::UpdateNodeRequest) -> Result<Update, Violations> {
         None
     });
     wrong.into_result(Update { label_rm: request.label_rm.iter().cloned().collect(), availability })
-}
-
-impl Api {
-    async fn node_after(&self, id: NodeId) -> Result<v1::Node, Status> {
-        let published = self.store.read();
-        let node = published.state.find_node(&id.to_string()).map_err(status_of)?;
-        let heard = self.hear(&published.state, [id]).await;
-        Ok(self.show_node(&published.state, node, &heard))
-    }
 }
 
 #[tonic::async_trait]
@@ -117,9 +125,11 @@ impl nodes_server::Nodes for Api {
         let id = self.newest().await?.state.find_node(&request.reference).map_err(status_of)?.id;
         let (version, label_add, at) = (request.version, request.label_add, self.clock.now());
         let command = Command::UpdateNode { id, version, label_add, label_rm, availability, at };
-        self.propose(command).await.map_err(status_of)?;
+        let updated: Arc<Node> = self.write(command).await?;
         tracing::info!(%caller, node = %id, "node updated");
-        self.node_after(id).await.map(Response::new)
+        let published = self.store.read();
+        let heard = self.hear(&published.state, [id]).await;
+        Ok(Response::new(self.show_node(&published.state, &updated, &heard)))
     }
 
     async fn remove(&self, request: Request<v1::RemoveNodeRequest>) -> Result<Response<v1::Node>, Status> {
@@ -129,15 +139,15 @@ impl nodes_server::Nodes for Api {
         let node = published.state.find_node(&request.reference).map_err(status_of)?;
         may_go(&published.state, node)?;
         let command = Command::RemoveNode { id: node.id, force: request.force, at: self.clock.now() };
-        self.propose(command).await.map_err(status_of)?;
-        tracing::info!(%caller, node = %node.id, force = request.force, "node removed");
-        Ok(Response::new(self.show_node(&published.state, node, &Heard::default())))
+        let removed = self.delete(command, node).await?;
+        tracing::info!(%caller, node = %removed.id, force = request.force, "node removed");
+        Ok(Response::new(self.show_node(&published.state, &removed, &Heard::default())))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use warren_types::{ClusterId, Id, ManagerId, NodeDescription, Timestamp};
+    use warren_types::{ClusterId, Id, ManagerId, NodeDescription, NodeId, Timestamp};
 
     use super::*;
 
@@ -184,6 +194,44 @@ mod tests {
         assert_eq!(node_of(&state, &member).map(|node| node.id), Some(NodeId(Id(7))));
         let other = Member { name: "m2".parse().unwrap(), ..Member::clone(&member) };
         assert!(node_of(&state, &other).is_none());
+    }
+
+    #[test]
+    fn worker_that_is_down_after_its_managers_left_is_told_where_to_join_again() {
+        let (at, level) = (Timestamp(1), warren_core::LEVEL);
+        let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
+        let (worker, description) = (NodeId(Id(7)), NodeDescription::default());
+        let (name, role) = ("w1".parse().unwrap(), NodeRole::Worker);
+        let commands = [
+            Command::CreateCluster { id, ranges, level, at },
+            Command::RegisterNode { id: worker, name, role, description, at },
+            Command::RegisterMember {
+                member: 9_000,
+                id: ManagerId(Id(11)),
+                name: "m9".parse().unwrap(),
+                address: "10.0.0.9:8080".parse().unwrap(),
+                level,
+                at,
+            },
+        ];
+        let mut state = State::new();
+        for (index, command) in (1..).zip(&commands) {
+            state.apply(1, index, command);
+        }
+        let known = Node::clone(state.node(&worker).unwrap());
+        let reason = |manager, status, role| {
+            without_managers(&state, &Node { manager, status, role, ..known.clone() }, 9_000)
+        };
+        let said = reason(Some(1), NodeStatus::Down, NodeRole::Worker);
+        assert!(said.contains("`warren worker join 10.0.0.9:8080 --token TOKEN`"), "{said}");
+        for (manager, status, role) in [
+            (Some(9_000), NodeStatus::Down, NodeRole::Worker),
+            (None, NodeStatus::Down, NodeRole::Worker),
+            (Some(1), NodeStatus::Ready, NodeRole::Worker),
+            (Some(1), NodeStatus::Down, NodeRole::Manager),
+        ] {
+            assert_eq!(reason(manager, status, role), "", "{manager:?} {status:?} {role:?}");
+        }
     }
 
     #[test]

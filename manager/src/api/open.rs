@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use rand::RngExt;
 use tokio::time::{Instant, timeout_at};
-use tonic::Status;
+use tonic::{Code, Status};
 use warren_core::State;
+use warren_proto::status::Problem;
 use warren_proto::v1;
 use warren_proto::v1::open::Purpose;
 use warren_types::{Id, Node, NodeId, NodeStatus};
@@ -72,7 +73,8 @@ pub fn targets(state: &State, wanted: &[String], what: &str) -> Result<BTreeMap<
         let ready = state.nodes().filter(|node| node.status == NodeStatus::Ready);
         let nodes: BTreeMap<_, _> = ready.map(named).collect();
         if nodes.is_empty() {
-            return Err(Status::failed_precondition(format!("no node is READY to {what}")));
+            let message = format!("no node is READY to {what}");
+            return Err(Problem::new(Code::FailedPrecondition, "NO_READY_NODE", message).into());
         }
         return Ok(nodes);
     }

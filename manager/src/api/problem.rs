@@ -1,8 +1,10 @@
 //! Errors of a manager's parts as gRPC statuses: one place that says which code and reason each one has.
 
 use tonic::{Code, Status};
-use warren_core::Refusal;
-use warren_proto::status::{BEHIND, NO_LEADER, NODE_REMOVED, NODE_UNKNOWN, Problem, STOPPING, SUPERSEDED};
+use warren_core::{Answer, Refusal};
+use warren_proto::status::{
+    BEHIND, DISK_FAILS, DISK_FULL, NO_LEADER, NODE_REMOVED, NODE_UNKNOWN, Problem, STOPPING, SUPERSEDED,
+};
 use warren_security::ContentKeyError;
 use warren_types::{ContentId, Violation, Violations};
 
@@ -56,6 +58,14 @@ pub fn unreadable(id: ContentId, error: &ContentKeyError) -> Status {
     Problem::new(Code::DataLoss, "CONTENT_UNREADABLE", format!("content {id}: {error}")).into()
 }
 
+/// What callers hear when a write is answered with another kind of object than it makes.
+pub fn unexpected(answer: &Answer) -> Status {
+    let kind = std::mem::discriminant(answer);
+    tracing::error!(?kind, "a write was answered with another kind of object");
+    let message = "the write was applied, but its answer cannot be shown; look at what it changed";
+    Problem::new(Code::Internal, "UNEXPECTED_ANSWER", message).into()
+}
+
 /// The status for an error.
 pub fn status_of(error: impl IntoProblem) -> Status {
     error.into_problem().into()
@@ -88,6 +98,7 @@ impl IntoProblem for Refusal {
             Refusal::TooManyTokens { .. } => (Code::ResourceExhausted, "TOO_MANY_TOKENS"),
             Refusal::Ambiguous { .. } => (Code::InvalidArgument, "AMBIGUOUS"),
             Refusal::AlreadyExists { .. } => (Code::AlreadyExists, "ALREADY_EXISTS"),
+            Refusal::ChangedSinceCreated { .. } => (Code::AlreadyExists, "CHANGED_SINCE_CREATED"),
             Refusal::PortTaken { .. } => (Code::AlreadyExists, "PORT_TAKEN"),
             Refusal::VersionConflict { .. } => (Code::Aborted, "VERSION_CONFLICT"),
             Refusal::StaleRevision { .. } => (Code::Aborted, "STALE_REVISION"),
@@ -134,8 +145,10 @@ impl IntoProblem for ProposeError {
                 (Code::Unavailable, "UNCONFIRMED")
             }
             // Trying again in a moment does not make room.
-            ProposeError::Held(held) if held.full => (Code::ResourceExhausted, "DISK_FULL"),
-            ProposeError::Held(_) => (Code::Unavailable, "DISK_FAILS"),
+            ProposeError::Held(held) | ProposeError::NotCurrent(held) if held.full => {
+                (Code::ResourceExhausted, DISK_FULL)
+            }
+            ProposeError::Held(_) | ProposeError::NotCurrent(_) => (Code::Unavailable, DISK_FAILS),
             ProposeError::Busy => (Code::ResourceExhausted, "BUSY"),
             ProposeError::Stopping => (Code::Unavailable, STOPPING),
             ProposeError::Log(_) => (Code::Unavailable, "LOG"),

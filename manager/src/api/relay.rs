@@ -37,7 +37,7 @@ pub type Relayed = ReceiverStream<Result<StreamFrame, Status>>;
 /// # Errors
 /// In words for people, as if the node's session were here.
 pub(super) async fn dial(
-    (mut client, place): (PeersClient<Channel>, OwnedSemaphorePermit),
+    (channel, place): (Channel, OwnedSemaphorePermit),
     node: NodeId,
     purpose: Purpose,
     within: Duration,
@@ -48,7 +48,7 @@ pub(super) async fn dial(
     let passed = ReceiverStream::new(frames).map_while(Result::ok).map(Frame::Passed);
     let request = tokio_stream::once(first).chain(passed).map(|frame| v1::RelayFrame { frame: Some(frame) });
     let late = |_| format!("the node did not open the stream within {} s", within.as_secs());
-    let opened = timeout(within, client.relay(request)).await.map_err(late)?;
+    let opened = timeout(within, PeersClient::new(channel).relay(request)).await.map_err(late)?;
     let inbound = opened.map_err(|status| refused(&status))?.into_inner();
     Ok(Attached { place: None, relayed: Some(place), inbound, outbound })
 }

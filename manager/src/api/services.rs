@@ -1,5 +1,7 @@
 //! Services: create, read, scale, update, return to what they were, remove.
 
+use std::sync::Arc;
+
 use tonic::{Request, Response, Status};
 use warren_core::{Command, State};
 use warren_proto::convert::replicas;
@@ -39,18 +41,17 @@ fn show_revision(state: &State, service: &Service, revision: &Revision) -> v1::R
 }
 
 impl Api {
-    fn service_after(&self, id: ServiceId) -> Result<Response<v1::Service>, Status> {
-        let published = self.store.read();
-        let service = published.state.find_service(&id.to_string()).map_err(status_of)?;
-        Ok(Response::new(self.show_service(&published.state, service)))
+    /// Makes a write, and shows the service as that left it.
+    async fn write_service(&self, command: Command) -> Result<v1::Service, Status> {
+        let service: Arc<Service> = self.write(command).await?;
+        Ok(self.show_service(&self.store.read().state, &service))
     }
 
-    fn version_of(&self, id: ServiceId) -> Option<u64> {
-        self.store.read().state.service(&id).map(|service| service.version)
-    }
-
-    fn service_id(&self, state: &State, reference: &str) -> Result<ServiceId, Status> {
-        state.find_service(reference).map(|service| service.id).map_err(status_of)
+    /// Id and version of the service that a write is for, as of one state.
+    async fn service_to_change(&self, reference: &str) -> Result<(ServiceId, u64), Status> {
+        let published = self.newest().await?;
+        let service = published.state.find_service(reference).map_err(status_of)?;
+        Ok((service.id, service.version))
     }
 }
 
@@ -64,9 +65,9 @@ impl services_server::Services for Api {
         let (id, spec): (ServiceId, ServiceSpec) = request.into_inner().try_into().map_err(status_of)?;
         let name = spec.name.clone();
         let command = Command::CreateService { id, spec, at: self.clock.now() };
-        self.propose(command).await.map_err(status_of)?;
+        let created = self.write_service(command).await?;
         tracing::info!(%caller, service = %id, %name, "service created");
-        self.service_after(id)
+        Ok(Response::new(created))
     }
 
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Service>, Status> {
@@ -94,11 +95,11 @@ impl services_server::Services for Api {
         let caller = caller_of(&request);
         let request = request.into_inner();
         let replicas = replicas(request.replicas).map_err(status_of)?;
-        let id = self.service_id(&self.newest().await?.state, &request.reference)?;
+        let (id, _) = self.service_to_change(&request.reference).await?;
         let command = Command::ScaleService { id, version: request.version, replicas, at: self.clock.now() };
-        self.propose(command).await.map_err(status_of)?;
+        let scaled = self.write_service(command).await?;
         tracing::info!(%caller, service = %id, replicas, "service scaled");
-        self.service_after(id)
+        Ok(Response::new(scaled))
     }
 
     async fn update(
@@ -108,13 +109,13 @@ impl services_server::Services for Api {
         let caller = caller_of(&request);
         let v1::UpdateServiceRequest { reference, version, spec, force } = request.into_inner();
         let spec = updated(spec).map_err(status_of)?;
-        let id = self.service_id(&self.newest().await?.state, &reference)?;
-        // Forced twice would be done twice, so it is done for the version that is there now.
-        let version = version.or_else(|| self.version_of(id).filter(|_| force));
+        let (id, found) = self.service_to_change(&reference).await?;
+        // Forced twice would be done twice, so it is done for the version that was found.
+        let version = version.or(force.then_some(found));
         let command = Command::UpdateService { id, version, spec, force, at: self.clock.now() };
-        self.propose(command).await.map_err(status_of)?;
+        let updated = self.write_service(command).await?;
         tracing::info!(%caller, service = %id, force, "service updated");
-        self.service_after(id)
+        Ok(Response::new(updated))
     }
 
     async fn rollback(
@@ -123,13 +124,13 @@ impl services_server::Services for Api {
     ) -> Result<Response<v1::Service>, Status> {
         let caller = caller_of(&request);
         let v1::RollbackServiceRequest { reference, version, revision } = request.into_inner();
-        let id = self.service_id(&self.newest().await?.state, &reference)?;
-        // "The one before" is relative to what is there now.
-        let version = version.or_else(|| self.version_of(id).filter(|_| revision.is_none()));
+        let (id, found) = self.service_to_change(&reference).await?;
+        // "The one before" is relative to what was found.
+        let version = version.or(revision.is_none().then_some(found));
         let command = Command::RollbackService { id, version, revision, at: self.clock.now() };
-        self.propose(command).await.map_err(status_of)?;
+        let back = self.write_service(command).await?;
         tracing::info!(%caller, service = %id, ?revision, "service rolled back");
-        self.service_after(id)
+        Ok(Response::new(back))
     }
 
     async fn history(
@@ -149,18 +150,12 @@ impl services_server::Services for Api {
         request: Request<v1::RemoveServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
         let caller = caller_of(&request);
-        let request = request.into_inner();
-        let published = self.newest().await?;
-        let service = published.state.find_service(&request.reference).map_err(status_of)?;
-        let (id, version) = (service.id, request.version);
+        let v1::RemoveServiceRequest { reference, version } = request.into_inner();
+        let (id, _) = self.service_to_change(&reference).await?;
         let command = Command::RemoveService { id, version, at: self.clock.now() };
-        self.propose(command).await.map_err(status_of)?;
-        tracing::info!(%caller, service = %id, name = %service.spec.name, "service removed");
-        let after = self.store.read();
-        Ok(Response::new(match after.state.service(&id) {
-            Some(service) => self.show_service(&after.state, service),
-            // A service without tasks may be gone by now, so it is shown as it was.
-            None => v1::Service { removing: true, ..self.show_service(&published.state, service) },
-        }))
+        let removed = self.write_service(command).await?;
+        let name = removed.spec.as_ref().map_or("", |spec| &spec.name);
+        tracing::info!(%caller, service = %id, name, "service removed");
+        Ok(Response::new(removed))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
-use warren_core::{Command, Refusal};
+use warren_core::Command;
 use warren_proto::convert::node_role;
 use warren_proto::v1::{self, tokens_server};
 use warren_types::{NodeRole, Timestamp, Token, TokenHash, TokenId, Violations};
@@ -12,7 +12,6 @@ use super::Api;
 use super::access::caller_of;
 use super::paging::Page;
 use super::problem::status_of;
-use crate::store::{PROPOSE_DEADLINE, ProposeError};
 
 /// A longer life than this is a slip of a finger.
 const LONGEST_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
@@ -48,19 +47,6 @@ impl Wish {
         let wish = wrong.into_result(wish)?;
         Ok(wish.expect("what is missing was named"))
     }
-
-    /// The token was made by this request when it came before. Its end counts from when the request came, which was
-    /// a little before it was created.
-    fn made(&self, token: &Token) -> bool {
-        let Token { id, role, hash, max_uses, .. } = token;
-        let life = token.expires_at.map(|end| end.0.saturating_sub(token.created_at.0));
-        let slack = u64::try_from(PROPOSE_DEADLINE.as_millis()).unwrap_or(u64::MAX);
-        let same_life = match (life, self.ttl) {
-            (Some(life), Some(ttl)) => ttl.abs_diff(life) <= slack,
-            (life, ttl) => life == ttl,
-        };
-        same_life && (*id, *role, *hash, *max_uses) == (self.id, self.role, self.hash, self.max_uses)
-    }
 }
 
 fn show(token: &Token) -> v1::Token {
@@ -75,12 +61,6 @@ fn show(token: &Token) -> v1::Token {
     }
 }
 
-impl Api {
-    fn token(&self, id: &TokenId) -> Option<Arc<Token>> {
-        self.store.read().state.token(id).cloned()
-    }
-}
-
 #[tonic::async_trait]
 impl tokens_server::Tokens for Api {
     async fn create(&self, request: Request<v1::CreateTokenRequest>) -> Result<Response<v1::Token>, Status> {
@@ -90,16 +70,7 @@ impl tokens_server::Tokens for Api {
         let at = self.clock.now();
         let expires_at = ttl.map(|ttl| Timestamp(at.0.saturating_add(ttl)));
         let command = Command::CreateToken { id, role, hash, expires_at, max_uses, at };
-        let made = self.propose(command).await;
-        let token = self.token(&id);
-        match made {
-            // The same request again: its token began earlier, and so ends earlier.
-            Err(ProposeError::Rejected(Refusal::AlreadyExists { .. }))
-                if token.as_ref().is_some_and(|token| wish.made(token)) => {}
-            made => drop(made.map_err(status_of)?),
-        }
-        let gone = || status_of(Refusal::TokenUnknown);
-        let token = token.ok_or_else(gone)?;
+        let token: Arc<Token> = self.write(command).await?;
         tracing::info!(%caller, token = %id, role = role.as_str(), "token created");
         Ok(Response::new(show(&token)))
     }
@@ -121,9 +92,9 @@ impl tokens_server::Tokens for Api {
         let published = self.newest().await?;
         let token = published.state.find_token(&request.get_ref().reference).map_err(status_of)?;
         let command = Command::RemoveToken { id: token.id, at: self.clock.now() };
-        self.propose(command).await.map_err(status_of)?;
-        tracing::info!(%caller, token = %token.id, "token removed");
-        Ok(Response::new(show(token)))
+        let removed = self.delete(command, token).await?;
+        tracing::info!(%caller, token = %removed.id, "token removed");
+        Ok(Response::new(show(&removed)))
     }
 }
 

@@ -6,6 +6,7 @@ use warren_types::{Node, NodeStatus, Observed, Service, Task, TaskState};
 
 use super::Api;
 use super::heard::Heard;
+use super::nodes::without_managers;
 
 impl Api {
     /// A service with its counts.
@@ -21,7 +22,7 @@ impl Api {
             removing: service.removing,
             running: counts.ready,
             tasks: counts.tasks,
-            rollout: Some(show_rollout(rollout(state, &service.id))),
+            rollout: Some(show_rollout(rollout(state, service))),
             wanted: state.wanted(service),
             digest: service.pins.get(&service.revision.number).map(ToString::to_string).unwrap_or_default(),
         }
@@ -113,6 +114,7 @@ impl Api {
             availability: v1::Availability::from(node.availability).into(),
             manager: manager.map(|manager| manager.name.to_string()).unwrap_or_default(),
             conditions: node.conditions.iter().map(|it| v1::NodeCondition::from(*it).into()).collect(),
+            reason: without_managers(state, node, self.member),
         }
     }
 }

@@ -5,6 +5,7 @@
 mod ask;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tonic::{Code, Request, Response, Status};
 use warren_core::{Command, State};
@@ -113,12 +114,9 @@ impl volumes_server::Volumes for Api {
         };
         let at = self.clock.now();
         let command = Command::CreateVolume { id, name: name.clone(), driver, options, labels, node, at };
-        self.propose(command).await.map_err(status_of)?;
+        let created: Arc<Volume> = self.write(command).await?;
         tracing::info!(%caller, volume = %id, %name, "volume created");
-        let published = self.store.read();
-        let gone = || Status::aborted("it was removed at the same time");
-        let volume = published.state.volume(&id).ok_or_else(gone)?;
-        Ok(Response::new(show(&published.state, volume, &Sizes::new())))
+        Ok(Response::new(show(&self.store.read().state, &created, &Sizes::new())))
     }
 
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Volume>, Status> {
@@ -150,15 +148,14 @@ impl volumes_server::Volumes for Api {
         let caller = caller_of(&request);
         let v1::RemoveVolumeRequest { reference, purge } = request.into_inner();
         let published = self.newest().await?;
-        let volume = published.state.find_volume(&reference).map_err(status_of)?;
-        let Volume { id, name, .. } = &**volume;
-        let command = Command::RemoveVolume { id: *id, purge, at: self.clock.now() };
-        self.propose(command).await.map_err(status_of)?;
+        let id = published.state.find_volume(&reference).map_err(status_of)?.id;
+        let command = Command::RemoveVolume { id, purge, at: self.clock.now() };
+        let removed: Arc<Volume> = self.write(command).await?;
         if purge {
-            self.purge(&caller, *id).await?;
+            self.purge(&caller, id).await?;
         }
-        tracing::info!(%caller, volume = %id, %name, purge, "volume removed");
-        Ok(Response::new(show(&published.state, volume, &Sizes::new())))
+        tracing::info!(%caller, volume = %id, name = %removed.name, purge, "volume removed");
+        Ok(Response::new(show(&published.state, &removed, &Sizes::new())))
     }
 }
 

@@ -12,8 +12,8 @@ use warren_types::{ServiceId, TaskId};
 
 use super::Api;
 use super::heard::Heard;
-use super::problem::stopping;
-use crate::store::{Batch, Missed};
+use super::problem::{status_of, stopping};
+use crate::store::{Batch, Missed, ProposeError};
 
 /// Events that may wait for one watcher; one that is slower is told to list again.
 pub const BUFFER: usize = 256;
@@ -24,6 +24,8 @@ pub struct Watcher {
     pub service: Option<ServiceId>,
     /// Go on after this index.
     pub after: u64,
+    /// Goes on while this manager applies nothing new.
+    pub stale: bool,
 }
 
 impl Api {
@@ -33,6 +35,9 @@ impl Api {
         tokio::select! {
             () = self.follow(&watcher, &events) => {}
             () = events.closed() => {}
+            held = self.store.held_among_others(), if !watcher.stale => {
+                let _ = events.try_send(Err(status_of(ProposeError::NotCurrent(held))));
+            }
             () = stop.cancelled() => {
                 // One that has no room for it learns it from the connection's end.
                 let _ = events.try_send(Err(stopping()));

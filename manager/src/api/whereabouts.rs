@@ -40,10 +40,10 @@ impl<S> Layer<S> for WhereaboutsLayer {
 
 /// Agents are told where managers are by their sessions, and strangers not at all.
 pub(super) fn is_person<B>(request: &http::Request<B>) -> bool {
-    match request.extensions().get::<Peer>() {
+    match request.extensions().get::<Peer>().map(Peer::origin) {
         Some(Peer::Local { .. }) => true,
         Some(Peer::Certificate { identity, .. }) => matches!(identity.role(), Role::Viewer | Role::Admin),
-        Some(Peer::Anonymous { .. }) | None => false,
+        Some(Peer::Anonymous { .. } | Peer::Relayed { .. }) | None => false,
     }
 }
 

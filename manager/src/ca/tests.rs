@@ -72,7 +72,8 @@ fn a_manager_with_a_place_and_without_its_certificate_does_not_become_another() 
     let text = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     assert_ne!(Keys::open(dir.path(), true, now).unwrap().id, keys.id, "an init that was cut off goes on");
-    crate::recovery::seat::take(dir.path(), &crate::recovery::Seat::first()).unwrap();
+    warren_security::files::write_private(&path, &text).unwrap();
+    seat::take(dir.path(), &seat::Seat::first(keys.identity())).unwrap();
     std::fs::remove_file(&path).unwrap();
     for create in [true, false] {
         let refused = Keys::open(dir.path(), create, now).unwrap_err();
@@ -84,16 +85,17 @@ fn a_manager_with_a_place_and_without_its_certificate_does_not_become_another() 
 }
 
 #[test]
-fn the_content_key_is_made_once_and_never_replaced() {
+fn content_key_that_does_not_open_what_is_sealed_is_refused() {
     use warren_core::Command;
     use warren_types::{ContentId, ContentKind, Timestamp};
 
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let now = SystemTime::now();
+    let [keys, others] = [&dir, &other].map(|dir| Keys::open(dir.path(), true, now).unwrap());
     let mut state = State::new();
-    let key = content_key(dir.path(), &state, true).unwrap();
+    check_content_key(other.path(), &others.content_key, &state).unwrap();
     let id = ContentId(Id(1));
-    let content = key.seal(id, b"hunter2");
-    assert!(content_key(dir.path(), &state, true).unwrap().open(id, &content).is_ok(), "it is the same");
+    let content = keys.content_key.seal(id, b"hunter2");
     let (kind, name, at) = (ContentKind::Secret, "db".parse().unwrap(), Timestamp(1));
     let cluster = warren_types::ClusterId(Id(1));
     let ranges = vec!["10.210.0.0/16".parse().unwrap()];
@@ -101,15 +103,31 @@ fn the_content_key_is_made_once_and_never_replaced() {
     let labels = Default::default();
     state.apply(1, 2, &Command::CreateContent { id, kind, name, labels, content, at });
     assert_eq!(state.contents().count(), 1);
-    assert!(content_key(dir.path(), &state, true).is_ok());
-
-    let missing = content_key(other.path(), &state, true).unwrap_err();
-    assert!(matches!(&missing, CaError::ContentKeyMissing(path) if !path.exists()), "{missing}");
-    let one_of_three = content_key(other.path(), &State::new(), false).unwrap_err();
-    assert!(matches!(one_of_three, CaError::ContentKeyMissing(_)), "the others have another one");
-    content_key(other.path(), &State::new(), true).unwrap();
-    let another = content_key(other.path(), &state, true).unwrap_err();
+    check_content_key(dir.path(), &keys.content_key, &state).unwrap();
+    let another = check_content_key(other.path(), &others.content_key, &state).unwrap_err();
     assert!(matches!(another, CaError::OtherContentKey { .. }), "{another}");
+}
+
+#[test]
+fn content_key_of_a_manager_is_never_replaced() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let now = SystemTime::now();
+    let keys = Keys::open(dir.path(), true, now).unwrap();
+    let path = dir.path().join(CONTENT_FILE);
+    seat::take(dir.path(), &seat::Seat::first(keys.identity())).unwrap();
+    let good = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    for create in [true, false] {
+        let missing = Keys::open(dir.path(), create, now).unwrap_err();
+        assert!(matches!(&missing, CaError::ContentKeyMissing(found) if *found == path), "{missing}");
+        assert!(!path.exists());
+    }
+    Keys::open(other.path(), true, now).unwrap();
+    std::fs::copy(other.path().join(CONTENT_FILE), &path).unwrap();
+    let replaced = Keys::open(dir.path(), false, now).unwrap_err();
+    assert!(matches!(&replaced, CaError::ContentKeyReplaced { .. }), "{replaced}");
+    warren_security::files::write_private(&path, &good).unwrap();
+    assert_eq!(Keys::open(dir.path(), false, now).unwrap().identity(), keys.identity());
 }
 
 #[test]

@@ -63,9 +63,13 @@ pub(super) fn leave_in_the_end(
 }
 
 /// Waits until a manager that is the only voter of its group leads and has applied everything it had on disk; answers
-/// whether it is. One that is alone and cannot write does not start: whoever starts it is told at once, and nothing is
-/// changed.
-pub(super) async fn lead_if_alone(store: &Store, failure: &mut Failure) -> Result<bool, StartError> {
+/// whether it leads by then. One that cannot write its log does not: it shows what it has until there is room, unless
+/// it is to make a cluster.
+pub(super) async fn lead_if_alone(
+    store: &Store,
+    create: bool,
+    failure: &mut Failure,
+) -> Result<bool, StartError> {
     let mut watch = store.watch(0);
     let leads = async {
         loop {
@@ -75,7 +79,8 @@ pub(super) async fn lead_if_alone(store: &Store, failure: &mut Failure) -> Resul
                 return Ok(false);
             }
             if let Some(held) = &published.held {
-                return Err(ProposeError::Held(held.clone()).into());
+                let is_new = create && published.state.cluster().is_none();
+                return if is_new { Err(ProposeError::Held(held.clone()).into()) } else { Ok(false) };
             }
             if published.role.may_plan {
                 return Ok(true);

@@ -120,7 +120,8 @@ impl Registration {
     async fn hears_a_leader(&self) -> bool {
         let has_cluster = |state: &State| state.cluster().is_some();
         let wanted = |published: &crate::store::Published| {
-            published.role.leader_id.is_some() && has_cluster(&published.state)
+            let leads_or_follows = published.role.leader_id.is_some() && published.held.is_none();
+            leads_or_follows && has_cluster(&published.state)
         };
         self.store.until(wanted, Instant::now() + LOOK).await
     }

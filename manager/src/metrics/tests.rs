@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use warren_consensus::{ConfState, Peer};
+use warren_consensus::{ConfState, Durability, Peer, Position};
 use warren_control::{ManualClock, Shutdown};
 use warren_core::{Command, Digest, State};
 use warren_telemetry::Telemetry;
@@ -111,6 +111,22 @@ async fn a_manager_works_while_its_loops_go_round() {
     assert!(world.telemetry.unhealthy().await.is_empty());
     world.clock.advance(SWEEP_PATIENCE + Duration::from_secs(1));
     assert_eq!(world.telemetry.unhealthy().await, ["manager: sweep: the loop began its last run 121 s ago"]);
+    world.shutdown.stop(Duration::from_secs(5)).await.unwrap();
+}
+
+#[tokio::test]
+async fn manager_that_knows_of_lost_entries_is_unhealthy_and_shows_it() {
+    let world = world();
+    world.sweep().await;
+    world.publisher.went_round();
+    world.publish(LEADER, None);
+    assert!(world.telemetry.unhealthy().await.is_empty());
+    world.shows(&["warren_raft_regressed 0.0", "warren_raft_acknowledged_lost 0.0"]);
+    let durability = Durability { regressed: Some(Position { term: 3, index: 9 }), lost: Some(8) };
+    world.publisher.publish(Published { durability, ..Published::first(state()) }, Vec::new());
+    let [wrong] = world.telemetry.unhealthy().await.try_into().unwrap();
+    assert!(wrong.starts_with("manager: durability: acknowledged writes up to entry 8 may"), "{wrong}");
+    world.shows(&["warren_raft_regressed 1.0", "warren_raft_acknowledged_lost 1.0"]);
     world.shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }
 

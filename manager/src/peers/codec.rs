@@ -1,13 +1,15 @@
 //! Raft's messages as they travel. What cannot be one is a typed error; whether a member can have said it is judged by
 //! the raft machine.
 
-use warren_consensus::{ConfState, Entry, EntryKind, Message, MessageKind, SnapshotMeta};
+use warren_consensus::{Acknowledged, ConfState, Entry, EntryKind, Message, MessageKind, SnapshotMeta};
 use warren_proto::v1;
 
 /// Bytes that a message takes besides its entries' data, roughly and at most: a dozen numbers of up to ten bytes.
 pub const MESSAGE_COST: usize = 160;
 /// The same of an entry.
 pub const ENTRY_COST: usize = 32;
+/// The same of what one member acknowledged.
+const ACKNOWLEDGED_COST: usize = 40;
 
 /// Why something that arrived is no message of raft's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -24,7 +26,7 @@ pub enum WireError {
 }
 
 /// Our kind and the wire's, for every message.
-const KINDS: [(MessageKind, v1::RaftMessageKind); 12] = [
+const KINDS: [(MessageKind, v1::RaftMessageKind); 13] = [
     (MessageKind::Append, v1::RaftMessageKind::Append),
     (MessageKind::AppendResponse, v1::RaftMessageKind::AppendResponse),
     (MessageKind::Vote, v1::RaftMessageKind::Vote),
@@ -37,6 +39,7 @@ const KINDS: [(MessageKind, v1::RaftMessageKind); 12] = [
     (MessageKind::ReadIndexResponse, v1::RaftMessageKind::ReadIndexResponse),
     (MessageKind::PreVote, v1::RaftMessageKind::PreVote),
     (MessageKind::PreVoteResponse, v1::RaftMessageKind::PreVoteResponse),
+    (MessageKind::Status, v1::RaftMessageKind::Status),
 ];
 
 /// About how many bytes the message takes on the wire; never fewer.
@@ -47,7 +50,8 @@ pub fn cost(message: &Message) -> usize {
             &snapshot.conf_state;
         10 * (voters.len() + learners.len() + voters_outgoing.len() + learners_next.len() + 8)
     });
-    MESSAGE_COST + message.context.len() + entries + members
+    let acknowledged = ACKNOWLEDGED_COST * message.acknowledged.len();
+    MESSAGE_COST + message.context.len() + entries + members + acknowledged
 }
 
 /// The message for the wire. Data of entries is shared, not copied.
@@ -72,6 +76,7 @@ pub fn to_wire(message: Message) -> v1::RaftMessage {
         reject_hint,
         context,
         priority,
+        acknowledged: message.acknowledged.into_iter().map(acknowledged_to_wire).collect(),
     }
 }
 
@@ -100,7 +105,17 @@ pub fn from_wire(wire: v1::RaftMessage) -> Result<Message, WireError> {
         reject_hint,
         context,
         priority,
+        acknowledged: wire.acknowledged.into_iter().map(acknowledged_from_wire).collect(),
     })
+}
+
+fn acknowledged_to_wire(Acknowledged { member, index, term }: Acknowledged) -> v1::RaftAcknowledged {
+    v1::RaftAcknowledged { member, index, term }
+}
+
+fn acknowledged_from_wire(wire: v1::RaftAcknowledged) -> Acknowledged {
+    let v1::RaftAcknowledged { member, index, term } = wire;
+    Acknowledged { member, index, term }
 }
 
 fn entry_to_wire(entry: Entry) -> v1::RaftEntry {

@@ -100,7 +100,7 @@ pub struct Gone;
 pub fn was_not_sent(status: &tonic::Status) -> bool {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
-        if error.is::<Gone>() {
+        if error.is::<Gone>() || error.is::<DialError>() {
             return true;
         }
         cause = error.source();

@@ -181,7 +181,7 @@ impl Directory {
     pub fn caller(&self, id: ManagerId) -> Result<MemberId, Refused> {
         let seen = self.lock();
         if let Some(member) = seen.roster.departed.get(&id) {
-            return Err(Refused::Removed(*member));
+            return Err(Refused::Removed { member: *member, id });
         }
         let visitor = || {
             let mut live = seen.visitors.iter().filter(|(_, visitor)| visitor.live && visitor.id == id);
@@ -318,9 +318,9 @@ mod tests {
         directory.update(roster(&[(1, 11, "a:1"), (2, 12, "b:1")], 3));
         let visited = visit(&directory, 2, "b:1");
         let changes = directory.changes();
-        directory.update(roster(&[(1, 11, "a:1")], 3));
+        directory.update(Roster { departed: [(id(12), 2)].into(), ..roster(&[(1, 11, "a:1")], 3) });
         assert!(changes.has_changed().unwrap());
-        assert_eq!(visited.is_current(false), Err(Refused::Removed(2)));
+        assert_eq!(visited.is_current(false), Err(Refused::Removed { member: 2, id: id(12) }));
         assert_eq!((directory.others(), directory.way(2)), (vec![], None));
         assert!(directory.caller(id(12)).is_err());
     }

@@ -218,7 +218,7 @@ pub(super) fn to_wire(place: Place) -> v1::Forwarded {
         Err(ProposeError::NotLeader | ProposeError::NoLeader(_)) => Said::NotProposed(not(Why::NotLeader)),
         Err(ProposeError::Busy) => Said::NotProposed(not(Why::Busy)),
         Err(ProposeError::Stopping | ProposeError::Log(_)) => Said::NotProposed(not(Why::Stopping)),
-        Err(ProposeError::Held(held)) => {
+        Err(ProposeError::Held(held) | ProposeError::NotCurrent(held)) => {
             let Held { since, why, full } = &*held;
             Said::NotProposed(v1::NotProposed {
                 words: why.to_string(),
@@ -278,7 +278,10 @@ mod tests {
     #[test]
     fn only_a_refusal_in_our_own_words_was_certainly_before_the_proposal() {
         assert!(matches!(refused(&Status::unavailable("connection reset")), ProposeError::Unconfirmed(_)));
-        let unknown = super::super::roster::Refused::Removed(3);
+        let unknown = super::super::roster::Refused::MemberIdMismatch {
+            member: 3,
+            found: warren_types::ManagerId(warren_types::Id(13)),
+        };
         assert!(matches!(refused(&unknown.into()), ProposeError::NotLeader));
     }
 }

@@ -222,7 +222,7 @@ impl Ends {
     /// What the other one says of this manager.
     fn heed(&self, status: &Status) {
         let (shared, own) = (&self.shared, self.shared.directory.life());
-        if was_removed(status, shared.directory.own()) && self.store.silence() >= ALONE {
+        if was_removed(status, shared.directory.own(), shared.id) && self.store.silence() >= ALONE {
             shared.ends(End::Removed);
         }
         if let Some(life) = overtaken_by(status, own) {

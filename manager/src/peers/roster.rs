@@ -10,8 +10,9 @@ use warren_types::{ManagerAddress, ManagerId, MemberId};
 
 /// Reason of what a manager hears that was removed from the cluster.
 pub const MEMBER_REMOVED: &str = "MEMBER_REMOVED";
-/// Metadata of that: the number that was removed.
+/// Metadata of that: the number that was removed, and the id in the certificate of the manager that had it.
 const REMOVED: &str = "warren-removed-member";
+const REMOVED_MANAGER: &str = "warren-removed-manager";
 
 /// One manager in the state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,8 +62,24 @@ pub enum Refused {
     #[error("{0} is no manager of this cluster")]
     NotAManager(String),
     /// It was a manager.
-    #[error("manager {0} was removed from the cluster; to become one again, it joins with a token")]
-    Removed(MemberId),
+    #[error("manager {member} was removed from the cluster; to become one again, it joins with a token")]
+    Removed {
+        /// The number that it had.
+        member: MemberId,
+        /// Who it is.
+        id: ManagerId,
+    },
+    /// It gives the member id of a manager that left, and nothing shows that it was that one.
+    #[error(
+        "member {member} left the cluster, and nothing here shows that manager {found} was that member; check the file \
+         `manager/member` on its machine, or let that machine join again with a token"
+    )]
+    MemberIdMismatch {
+        /// What it calls itself.
+        member: MemberId,
+        /// Who it is.
+        found: ManagerId,
+    },
     /// It calls itself by a number that is another's.
     #[error("member {member} is manager {wanted}, and this is {found}")]
     Impostor {
@@ -116,7 +133,8 @@ impl From<Refused> for Status {
         let (code, reason) = match &refused {
             Refused::Cluster { .. } => (Code::PermissionDenied, "OTHER_CLUSTER"),
             Refused::NotAManager(_) => (Code::PermissionDenied, "NOT_A_MANAGER"),
-            Refused::Removed(_) => (Code::FailedPrecondition, MEMBER_REMOVED),
+            Refused::Removed { .. } => (Code::FailedPrecondition, MEMBER_REMOVED),
+            Refused::MemberIdMismatch { .. } => (Code::FailedPrecondition, "MEMBER_ID_MISMATCH"),
             Refused::OlderLife { .. } => (Code::FailedPrecondition, OVERTAKEN),
             Refused::NewerLife { .. } => (Code::FailedPrecondition, OTHER_LIFE),
             Refused::Impostor { .. } => (Code::PermissionDenied, "IMPOSTOR"),
@@ -125,10 +143,17 @@ impl From<Refused> for Status {
         };
         let said = match &refused {
             Refused::OlderLife { own, .. } | Refused::NewerLife { own, .. } => Some((LIFE, *own)),
-            Refused::Removed(member) => Some((REMOVED, *member)),
+            Refused::Removed { member, .. } => Some((REMOVED, *member)),
+            _ => None,
+        };
+        let manager = match &refused {
+            Refused::Removed { id, .. } => id.to_string().parse().ok(),
             _ => None,
         };
         let mut status = Status::from(Problem::new(code, reason, refused));
+        if let Some(manager) = manager {
+            status.metadata_mut().insert(REMOVED_MANAGER, manager);
+        }
         if let Some((what, number)) = said {
             status.metadata_mut().insert(what, MetadataValue::from(number));
         }
@@ -136,10 +161,13 @@ impl From<Refused> for Status {
     }
 }
 
-/// Whether another manager says that member `own` was removed. One that lags may say it of the number that the same
-/// manager had before it joined again.
-pub fn was_removed(status: &Status, own: MemberId) -> bool {
-    Problem::from(status).reason == MEMBER_REMOVED && number(status, REMOVED) == Some(own)
+/// Whether another manager says that manager `id`, member `own`, was removed. One that lags may say it of the number
+/// that the same manager had before it joined again, and of that number when another one has it.
+pub fn was_removed(status: &Status, own: MemberId, id: ManagerId) -> bool {
+    let manager = status.metadata().get(REMOVED_MANAGER).and_then(|manager| manager.to_str().ok());
+    Problem::from(status).reason == MEMBER_REMOVED
+        && number(status, REMOVED) == Some(own)
+        && manager.and_then(|manager| manager.parse().ok()) == Some(id)
 }
 
 fn number(status: &Status, what: &str) -> Option<u64> {
@@ -172,8 +200,8 @@ impl Roster {
     /// it has the members that matter to it, or gets them from there, and lets in nobody else.
     ///
     /// # Errors
-    /// [`Refused::OlderLife`], [`Refused::NewerLife`], [`Refused::Removed`], [`Refused::Impostor`],
-    /// [`Refused::NotAManager`], [`Refused::Unknown`].
+    /// [`Refused::OlderLife`], [`Refused::NewerLife`], [`Refused::Removed`], [`Refused::MemberIdMismatch`],
+    /// [`Refused::Impostor`], [`Refused::NotAManager`], [`Refused::Unknown`].
     pub fn admit(&self, caller: Caller, led: bool) -> Result<(), Refused> {
         let Caller { member, id, life: found } = caller;
         // If one of them has no state, it has nothing that could be of another life.
@@ -183,7 +211,7 @@ impl Roster {
         }
         // Whatever it says of itself: the certificate says who it is.
         if let Some(member) = self.departed.get(&id) {
-            return Err(Refused::Removed(*member));
+            return Err(Refused::Removed { member: *member, id });
         }
         if own != 0 && found > own {
             return Err(Refused::NewerLife { member, own, found });
@@ -191,14 +219,19 @@ impl Roster {
         match self.members.get(&member) {
             Some(known) if known.id == id => Ok(()),
             Some(known) => Err(Refused::Impostor { member, wanted: known.id, found: id }),
-            None if self.was_removed(member) => Err(Refused::Removed(member)),
+            None if self.was_removed(member) => Err(Refused::MemberIdMismatch { member, found: id }),
             None if member == 0 => Err(Refused::NotAManager(id.to_string())),
             None if led && !self.members.is_empty() => Err(Refused::Unknown(id)),
             None => Ok(()),
         }
     }
 
-    /// It was a member, and is none any more.
+    /// That manager was that member, and left: both must agree, since a number alone may be claimed by mistake.
+    pub fn has_departed(&self, member: MemberId, id: ManagerId) -> bool {
+        self.departed.get(&id) == Some(&member)
+    }
+
+    /// Somebody had that number, and no member has it any more.
     pub fn was_removed(&self, member: MemberId) -> bool {
         member != 0 && member < self.next && !self.members.contains_key(&member)
     }
@@ -234,17 +267,20 @@ mod tests {
         let roster = roster();
         let impostor =
             |member, wanted, found| Err(Refused::Impostor { member, wanted: id(wanted), found: id(found) });
+        let removed = |member, number| Err(Refused::Removed { member, id: id(number) });
         for (member, manager, wanted) in [
             (1, 11, Ok(())),
             (3, 13, Ok(())),
             (3, 11, impostor(3, 13, 11)),
             (1, 99, impostor(1, 11, 99)),
-            (2, 12, Err(Refused::Removed(2))),
-            (2, 13, Err(Refused::Removed(2))),
+            (2, 12, removed(2, 12)),
+            // A number says nothing of who calls.
+            (2, 13, Err(Refused::MemberIdMismatch { member: 2, found: id(13) })),
+            (2, 19, Err(Refused::MemberIdMismatch { member: 2, found: id(19) })),
             (0, 11, Err(Refused::NotAManager(id(11).to_string()))),
             (4, 14, Ok(())),
             (4, 13, Ok(())),
-            (9, 12, Err(Refused::Removed(2))),
+            (9, 12, removed(2, 12)),
             (9, 19, Ok(())),
         ] {
             let caller = caller(member, manager, 5);
@@ -275,7 +311,7 @@ mod tests {
             if number == 12 {
                 assert_eq!(
                     newer,
-                    Refused::Removed(2),
+                    Refused::Removed { member: 2, id: id(12) },
                     "it left before, so what it says of itself is nothing"
                 );
                 continue;
@@ -303,13 +339,26 @@ mod tests {
 
     #[test]
     fn a_removed_manager_hears_a_reason_that_programs_know() {
-        let problem = Problem::from(&Status::from(Refused::Removed(2)));
+        let removed = || Status::from(Refused::Removed { member: 2, id: id(12) });
+        let problem = Problem::from(&removed());
         assert_eq!((problem.code, problem.reason.as_str()), (Code::FailedPrecondition, MEMBER_REMOVED));
-        let mut said = Status::from(Refused::Removed(2));
-        assert_eq!([2, 5].map(|own| was_removed(&said, own)), [true, false], "as what it was before, or is");
-        said.metadata_mut().remove(REMOVED);
-        assert!(!was_removed(&said, 2), "who knows of whom");
-        assert!(!was_removed(&Status::from(Refused::Unknown(id(2))), 2));
+        assert!(was_removed(&removed(), 2, id(12)));
+        for (own, manager) in [(5, 12), (2, 15), (5, 15)] {
+            assert!(!was_removed(&removed(), own, id(manager)), "member {own}, manager {manager}");
+        }
+        for without in [REMOVED, REMOVED_MANAGER] {
+            let mut said = removed();
+            said.metadata_mut().remove(without);
+            assert!(!was_removed(&said, 2, id(12)), "without {without}");
+        }
+        let mismatch = Status::from(Refused::MemberIdMismatch { member: 2, found: id(12) });
+        assert!(!was_removed(&mismatch, 2, id(12)));
+        assert!(!was_removed(&Status::from(Refused::Unknown(id(2))), 2, id(2)));
+        let roster = roster();
+        assert_eq!(
+            [(2, 12), (2, 13), (3, 12), (3, 13)].map(|(own, it)| roster.has_departed(own, id(it))),
+            [true, false, false, false]
+        );
         let problem = Problem::from(&Status::from(Refused::Unknown(id(5))));
         assert_eq!(problem.code, Code::Unavailable, "to be tried again");
     }

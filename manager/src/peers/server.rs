@@ -21,6 +21,7 @@ use super::roster::{Caller, Refused, manager_of};
 use super::sessions::{ProgressStream, RelayStream, SessionCalls};
 use super::{End, Peers, codec, forward};
 use crate::controllers::Waits;
+use crate::durability::Shown;
 use crate::raft::codec as commands;
 use crate::session::Registry;
 use crate::stamp::Stamp;
@@ -88,7 +89,7 @@ impl PeerServer {
             peers.shared.ends(End::Overtaken { own, life });
         }
         let sure = store.silence() < SURE && store.read().role.leader_id.is_some();
-        if matches!(refused, Refused::Removed(_)) && !sure {
+        if matches!(refused, Refused::Removed { .. }) && !sure {
             let message = format!("{refused}, as far as is known here; but no leader is heard of");
             return Problem::new(Code::Unavailable, "NO_LEADER", message).into();
         }
@@ -183,7 +184,7 @@ impl PeerServer {
 /// How this manager is; its view of the others if it leads.
 pub fn own_status(store: &Store, registry: &Registry, waits: &Waits, peers: &Peers) -> v1::StatusResponse {
     let (published, why) = (store.read(), waits.read());
-    let Published { state, index, role, held, .. } = &*published;
+    let Published { state, index, role, held, durability, .. } = &*published;
     let peer = |peer: &warren_consensus::Peer| {
         let warren_consensus::Peer { id, matched, active, silent: _ } = *peer;
         v1::PeerStatus { member: id, matched, active }
@@ -201,6 +202,7 @@ pub fn own_status(store: &Store, registry: &Registry, waits: &Waits, peers: &Pee
         waits: why.map_or_else(String::new, |why| why.to_string()),
         waits_for: why.and_then(|why| why.member()).unwrap_or(0),
         later_life: peers.later_life(),
+        durability: Shown(*durability).problem().unwrap_or_default(),
         digests: store
             .digests()
             .iter()

@@ -249,14 +249,14 @@ mod tests {
             let address = format!("10.0.0.{member}:8080").parse().unwrap();
             Introduced { member, id: ManagerId(Id(member.into())), address }
         };
-        let joined = Seat { managers: [1, 2, 3].map(told).to_vec(), ..Seat::alone(4) };
+        let joined = Seat { managers: [1, 2, 3].map(told).to_vec(), ..Seat::alone(4, keys.identity()) };
         seat::take(&manager_dir, &joined).unwrap();
         let all = ["10.0.0.3:8080", "10.0.0.1:8080", "10.0.0.2:8080"];
         for _ in 0..2 {
             assert_eq!(write("10.0.0.3:8080"), all, "it took the place of the third one");
         }
         // A new life begins with this one: the others may still be in the last.
-        seat::take(&manager_dir, &Seat::alone(5)).unwrap();
+        seat::take(&manager_dir, &Seat::alone(5, keys.identity())).unwrap();
         assert_eq!(write("10.0.0.3:8080"), ["10.0.0.3:8080"]);
     }
 

@@ -33,6 +33,10 @@ pub struct Flags {
     #[arg(long, env = "WARREN_LOG_ENGINE", value_name = "ENGINE")]
     #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
     pub log_engine: Option<Engine>,
+    /// Vote for anybody although this manager's data is older than what it acknowledged: writes may be lost
+    #[arg(long)]
+    #[serde(skip)]
+    pub accept_data_loss: bool,
     /// What people call it; a flag of the node as a whole.
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,6 +70,7 @@ impl Flags {
             advertise: self.advertise.or(old.advertise),
             cluster_range: old.cluster_range,
             log_engine: old.log_engine,
+            accept_data_loss: self.accept_data_loss,
             name: self.name.or(old.name),
         })
     }

@@ -15,7 +15,7 @@ use warren_types::{ManagerAddress, NodeName, NodeRole};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::not_started;
-use crate::recovery::joining::{Admission, Offer, begin, begin_anew, clean, finish};
+use crate::recovery::joining::{Admission, Offer, begin, begin_anew, check_replaceable, clean, finish};
 use crate::recovery::seat::{self, AUTHORITY_FILE, Introduced, Standing};
 use crate::server::ServeError;
 
@@ -60,7 +60,7 @@ pub enum Joined {
 /// Why it is none; trying again goes on with the same key, and so as the same manager.
 pub async fn join(wish: JoinWish<'_>) -> Result<Joined, Failure> {
     let token = joining::parse_token(wish.token, NodeRole::Manager)?;
-    let lock = DataDir::open(wish.data_dir).map_err(|error| not_started(&error.into()))?;
+    let lock = DataDir::open(wish.data_dir).map_err(|error| not_started(&error.into(), wish.data_dir))?;
     let dir = lock.path().join("manager");
     clean(&dir).map_err(|error| failed(&error))?;
     let standing = seat::look(&dir).map_err(|error| failed(&error))?;
@@ -72,9 +72,17 @@ pub async fn join(wish: JoinWish<'_>) -> Result<Joined, Failure> {
         finish(&dir).map_err(|error| failed(&error))?;
         return Ok(Joined::Before);
     }
+    if matches!(standing, Standing::InitPending) {
+        return Err(of_begun_init(&dir));
+    }
+    let forgets = matches!(standing, Standing::Removed(_) | Standing::Overtaken(..));
+    if forgets {
+        check_replaceable(&dir).map_err(|error| failed(&error))?;
+    }
     if let Some(address) = wish.listen {
         let free = TcpListener::bind(address).map(drop);
-        free.map_err(|source| not_started(&ServeError::Listen { address, source }.into()))?;
+        let taken = |source| not_started(&ServeError::Listen { address, source }.into(), wish.data_dir);
+        free.map_err(taken)?;
     }
     let address = wish.manager.to_string();
     let (channel, roots) = joining::dial(&address, &token).await?;
@@ -84,7 +92,7 @@ pub async fn join(wish: JoinWish<'_>) -> Result<Joined, Failure> {
     let answer = answered.map_err(|status| refused(&status))?.into_inner();
     let joined = Joined::Anew { name: answer.name.clone(), cluster: answer.cluster_id.clone() };
     let admission = admitted(&key, &roots, answer)?;
-    if matches!(standing, Standing::Removed | Standing::Overtaken(..)) {
+    if forgets {
         // Not before: one that is refused may be the only one that has what its cluster lost.
         begin_anew(&dir, &key).map_err(|error| failed(&error))?;
     }
@@ -145,5 +153,11 @@ fn failed(error: &dyn std::error::Error) -> Failure {
 fn of_another_cluster(known: &CertificateAuthority) -> Failure {
     let why = format!("it is a manager of another cluster already (CA {})", known.digest());
     let hint = "remove it there first with `warren manager rm`, or choose another --data-dir";
+    Failure::new(Exit::Conflict, NOT_JOINED, why, hint)
+}
+
+fn of_begun_init(dir: &Path) -> Failure {
+    let why = format!("`manager init` began to make a cluster in {}", dir.display());
+    let hint = "complete that with `warren manager init`, or remove the directory to join instead";
     Failure::new(Exit::Conflict, NOT_JOINED, why, hint)
 }

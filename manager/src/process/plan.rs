@@ -31,6 +31,8 @@ pub struct Plan {
     pub ranges: Vec<Ipv4Net>,
     /// What keeps the log.
     pub log_engine: Engine,
+    /// It votes even if its data is older than what it acknowledged.
+    pub accept_data_loss: bool,
     /// Where metrics are served.
     pub metrics_listen: MetricsListen,
     /// What people call this manager.
@@ -56,8 +58,20 @@ impl Plan {
             given => given.to_vec(),
         };
         let log_engine = flags.log_engine.unwrap_or_default();
+        let accept_data_loss = flags.accept_data_loss;
         let (run_dir, metrics_listen) = (told.node.run_dir(), told.node.metrics_listen());
-        Ok(Self { data_dir, run_dir, listen, host, port, ranges, log_engine, metrics_listen, name })
+        Ok(Self {
+            data_dir,
+            run_dir,
+            listen,
+            host,
+            port,
+            ranges,
+            log_engine,
+            accept_data_loss,
+            metrics_listen,
+            name,
+        })
     }
 
     /// Where others reach this one, as the manager is told.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 
 use super::*;
+use crate::recovery::alone::Alone;
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -181,9 +182,12 @@ fn a_worker_does_not_become_a_manager_by_itself() {
 async fn a_forced_new_cluster_says_what_to_do_next_and_is_done_once() {
     let data = tempfile::tempdir().unwrap();
     let nothing = Plan { data_dir: data.path().into(), ..plan(Flags::default(), &machine()) };
-    assert_eq!(go_on_alone(&nothing).await.unwrap_err().exit, Exit::NotFound);
+    let refused = go_on_alone(&nothing).await.unwrap_err();
+    assert_eq!(refused.exit, Exit::NotFound);
+    assert!(refused.hint.contains("--data-dir"), "{refused}");
     let (others, uncommitted) = (2, 1);
-    insta::assert_snapshot!(told_alone(Alone::Now { others, uncommitted }), @r"
+    let default = Path::new(warren_process::DATA_DIR);
+    insta::assert_snapshot!(hint::after_force(Alone::Now { others, uncommitted }, default), @r"
     this manager is the only one of its cluster from now on, without 2 others
     1 further entry of its log counted as committed
     see that no other manager of it runs: two that come back and cannot reach this one would lead another half of it,
@@ -192,11 +196,9 @@ async fn a_forced_new_cluster_says_what_to_do_next_and_is_done_once() {
     then start this one, without --force-new-cluster, with
       warren manager run
     ");
-    let again = told_alone(Alone::Already);
-    assert!(
-        again.contains("already; nothing was changed") && again.contains("warren manager run"),
-        "{again}"
-    );
+    let again = hint::after_force(Alone::Already, Path::new("/d"));
+    assert!(again.contains("already; nothing was changed"), "{again}");
+    assert!(again.ends_with("warren manager run --data-dir /d\n"), "{again}");
 }
 
 #[tokio::test]
@@ -208,7 +210,8 @@ async fn a_join_that_was_cut_off_before_it_was_remembered_is_remembered_by_the_n
     let dir = data.path().join("manager");
     let keys = crate::ca::Keys::open(&dir_made(&dir), true, std::time::SystemTime::now()).unwrap();
     let others = seat::Introduced { member: 1, id: keys.id, address: "10.0.0.9:8080".parse().unwrap() };
-    seat::take(&dir, &seat::Seat { member: 3, founders: vec![1], managers: vec![others] }).unwrap();
+    let joined = seat::Seat::alone(3, keys.identity());
+    seat::take(&dir, &seat::Seat { founders: vec![1], managers: vec![others], ..joined }).unwrap();
     let token = Token::generate(keys.authority.digest()).unwrap().reveal().to_string();
     let said = said(&["--listen=127.0.0.1:0", "--advertise=right:8080"]);
     let occasion = Occasion::Join(JoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
@@ -237,7 +240,7 @@ fn only_what_a_removed_manager_ran_is_nobodys() {
     let now = std::time::SystemTime::now();
     let keys = crate::ca::Keys::open(&dir, true, now).unwrap();
     keys.ensure_agent(|| Ok(warren_types::NodeId(warren_types::Id(7))), now).unwrap();
-    let seat = seat::Seat::first();
+    let seat = seat::Seat::first(keys.identity());
     let nodes = || [removed_node, overtaken_node].map(|of| of(data.path()).unwrap().is_some());
     seat::take(&dir, &seat).unwrap();
     assert_eq!(nodes(), [false, false]);

@@ -23,11 +23,11 @@ pub struct SealedEntry {
 /// # Errors
 /// The key is used up.
 pub fn batch(persist: Persist, keyring: &Keyring) -> Result<Batch, SealError> {
-    let Persist { number: _, snapshot, mut entries, hard_state } = persist;
+    let Persist { number: _, snapshot, mut entries, hard_state, acknowledged } = persist;
     for entry in entries.iter_mut().filter(|entry| is_sealed(entry)) {
         entry.data = keyring.seal(&place(entry), &entry.data)?.into();
     }
-    Ok(Batch { snapshot, entries, hard_state, conf_state: None })
+    Ok(Batch { snapshot, entries, hard_state, conf_state: None, acknowledged })
 }
 
 /// What the machine starts from.
@@ -35,12 +35,12 @@ pub fn batch(persist: Persist, keyring: &Keyring) -> Result<Batch, SealError> {
 /// # Errors
 /// An entry does not open.
 pub fn restored(loaded: Loaded, keyring: &Keyring) -> Result<Restored, SealedEntry> {
-    let Loaded { hard_state, conf_state, snapshot, mut entries, recovered: _ } = loaded;
+    let Loaded { hard_state, conf_state, snapshot, mut entries, acknowledged, recovered: _ } = loaded;
     for entry in entries.iter_mut().filter(|entry| is_sealed(entry)) {
         let opened = keyring.unseal(&place(entry), &entry.data);
         entry.data = opened.map_err(|source| SealedEntry { index: entry.index, source })?.into();
     }
-    Ok(Restored { hard_state, conf_state, snapshot, entries })
+    Ok(Restored { hard_state, conf_state, snapshot, entries, acknowledged })
 }
 
 /// The keys that the log needs.

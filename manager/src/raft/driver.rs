@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use warren_consensus::{ConfState, Effect, Event, Machine};
+use warren_consensus::{ConfState, Durability, Effect, Event, Machine};
 use warren_core::{Applied, State};
 use warren_log::DataDir;
 use warren_security::seal::Keyring;
@@ -105,6 +105,7 @@ pub struct Driver {
     reads: Reads,
     role: Role,
     members: Arc<ConfState>,
+    durability: Durability,
     applied: (u64, u64),
     ticks: u64,
     knows_peers: bool,
@@ -199,6 +200,7 @@ impl Driver {
             reads: Reads::default(),
             role: Role::default(),
             members: Arc::new(machine.members().clone()),
+            durability: Durability::default(),
             machine,
             ticks: 0,
             knows_peers: false,

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use warren_consensus::{Config, Machine};
 use warren_core::State;
-use warren_log::{Batch, ConfState, DataDir, Engine, SnapshotMeta, Snapshots};
+use warren_log::{Batch, ConfState, DataDir, Engine, Owner, SnapshotMeta, Snapshots};
 use warren_security::seal::{KeyId, Keyring, KeyringError, SealError, key_of};
 use warren_types::MemberId;
 
@@ -16,9 +16,11 @@ use super::codec::{self, CodecError};
 use super::disk::{self, SealedEntry};
 use super::driver::keeper::{Keeper, Opener};
 use super::driver::{self, DriverError};
+use super::sealed_log::SealedLog;
 use super::snapshot::{SnapshotDoor, SnapshotFiles, Snapshotter, place};
 use super::wire::{Leader, Nowhere, Wire};
 use crate::config::Tuning;
+use crate::recovery::seat::{SNAPSHOTS, WAY_BACK};
 use crate::store::{Published, Store};
 
 /// Proposals that may wait for the driver.
@@ -30,6 +32,17 @@ pub enum RestoreError {
     /// The log or a snapshot's file cannot be used.
     #[error(transparent)]
     Log(#[from] warren_log::Error),
+    /// The log is gone, and what is made after it is there.
+    #[error(
+        "{path} is missing, though {beside} is there, and without it this manager does not know what it voted for and \
+         acknowledged: put it back with its receipt; {WAY_BACK}"
+    )]
+    LogMissing {
+        /// Where it should be.
+        path: PathBuf,
+        /// What is there.
+        beside: PathBuf,
+    },
     /// The keys of what is stored cannot be used.
     #[error(transparent)]
     Keyring(#[from] KeyringError),
@@ -37,7 +50,7 @@ pub enum RestoreError {
     #[error("{0}")]
     Entry(#[from] SealedEntry),
     /// The snapshot cannot be opened.
-    #[error("{path}: {source}")]
+    #[error("{path}: {source}; {WAY_BACK}")]
     Sealed {
         /// The file.
         path: PathBuf,
@@ -73,12 +86,15 @@ pub struct Group {
     pub wire: Box<dyn Wire>,
     /// The store's way to the leader.
     pub leader: Arc<dyn Leader>,
+    /// It votes even if its data is older than what it acknowledged.
+    pub accept_data_loss: bool,
 }
 
 impl Group {
     /// The founder of a group, which knows no way to others.
     pub fn of_one() -> Self {
-        Self { own: 1, founders: vec![1], wire: Box::new(Nowhere), leader: Arc::new(Nowhere) }
+        let (wire, leader) = (Box::new(Nowhere), Arc::new(Nowhere));
+        Self { own: 1, founders: vec![1], wire, leader, accept_data_loss: false }
     }
 }
 
@@ -92,21 +108,34 @@ pub struct Opened {
     pub snapshots: SnapshotDoor,
 }
 
-/// Restores what is in `dir` and starts the driver on it, until `stop`. A leader hands over first when it is told to
-/// stop, so whatever carries its messages must work until it ended.
+/// Refuses a directory that has lost its log: a member that forgot what it acknowledged could help to elect a leader
+/// that lacks it.
+///
+/// # Errors
+/// [`RestoreError::LogMissing`].
+pub(crate) fn check_log_is_there(dir: &Path, engine: Engine) -> Result<(), RestoreError> {
+    match (warren_log::log_in(dir), Keyring::file_in(dir)) {
+        (None, Some(beside)) => Err(RestoreError::LogMissing { path: engine.path_in(dir), beside }),
+        _ => Ok(()),
+    }
+}
+
+/// Restores what is in `dir`, whose log is of `owner`, and starts the driver on it, until `stop`. A leader hands over
+/// first when it is told to stop, so whatever carries its messages must work until it ended.
 ///
 /// # Errors
 /// [`RestoreError`]; nothing runs then.
 pub fn open_store(
     data_dir: DataDir,
     dir: &Path,
-    engine: Engine,
+    (engine, owner): (Engine, Owner),
     tuning: Tuning,
     group: Group,
     stop: CancellationToken,
 ) -> Result<Opened, RestoreError> {
+    check_log_is_there(dir, engine)?;
     let place = dir.to_owned();
-    open_on(Box::new(move || warren_log::open(&place, engine)), data_dir, dir, tuning, group, stop)
+    open_on(Box::new(move || warren_log::open(&place, engine, owner)), data_dir, dir, tuning, group, stop)
 }
 
 /// As [`open_store`], on the log that `open` opens.
@@ -118,29 +147,36 @@ pub(crate) fn open_on(
     group: Group,
     stop: CancellationToken,
 ) -> Result<Opened, RestoreError> {
-    let Group { own, founders, wire, leader } = group;
+    let Group { own, founders, wire, leader, accept_data_loss } = group;
     let mut log = open()?;
     let mut loaded = log.load()?;
-    if loaded.conf_state.voters.is_empty() {
-        let conf_state = ConfState::of_voters(founders);
-        log.append(&Batch { conf_state: Some(conf_state), ..Batch::default() })?;
-        loaded = log.load()?;
-    }
-    let files = Snapshots::open(dir.join("snapshots"), loaded.snapshot.as_ref())?;
     if let Some(recovered) = &loaded.recovered {
         tracing::warn!("{recovered}");
     }
+    // Nothing is written before all that is there has been opened with this manager's keys.
+    let files = Snapshots::at(dir.join(SNAPSHOTS));
     let snapshot = loaded.snapshot.as_ref().map(|meta| SealedSnapshot::load(&files, meta)).transpose()?;
     let mut keys = disk::keys(&loaded)?;
     keys.extend(snapshot.as_ref().map(SealedSnapshot::key));
-    let keyring = Arc::new(Keyring::open(dir, &keys)?);
+    let keyring = Keyring::prepare(dir, &keys)?;
     let (state, bytes) = match snapshot {
         None => (State::new(), 0),
-        Some(snapshot) => snapshot.open(&keyring)?,
+        Some(snapshot) => snapshot.open(keyring.opener())?,
     };
-    let config = Config { keep_entries: tuning.keep_entries, ..Config::new(own, rand::rng().random()) };
+    let mut restored = disk::restored(loaded.clone(), keyring.opener())?;
+    if loaded.conf_state.voters.is_empty() {
+        let conf_state = ConfState::of_voters(founders);
+        log.append(&Batch { conf_state: Some(conf_state.clone()), ..Batch::default() })?;
+        (loaded, restored.conf_state) = (log.load()?, conf_state);
+    }
+    let keep_entries = tuning.keep_entries;
+    let config = Config { keep_entries, accept_data_loss, ..Config::new(own, rand::rng().random()) };
+    let machine = Machine::new(config, restored)?;
+    let keyring = Arc::new(keyring.commit()?);
+    let files = Snapshots::open(dir.join(SNAPSHOTS), loaded.snapshot.as_ref())?;
+    let open = SealedLog::opener(open, keyring.clone());
+    let log = Box::new(SealedLog::new(log, keyring.clone()));
     let log = Keeper::new(log, &loaded, dir.to_owned(), open);
-    let machine = Machine::new(config, disk::restored(loaded, &keyring)?)?;
     let first =
         Published { members: Arc::new(machine.0.members().clone()), ..Published::first(state.clone()) };
     let (store, publisher, inbox) = Store::of_group(first, own, leader, QUEUE, tuning.history);

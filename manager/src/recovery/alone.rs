@@ -9,15 +9,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use warren_core::{Applied, State};
 use warren_log::{DataDir, Engine, EntryKind, Loaded, Snapshots};
-use warren_security::seal::{Keyring, KeyringError};
+use warren_security::seal::{Keyring, KeyringError, PreparedKeyring};
 use warren_types::{Member, Suffrage};
 
 use super::restore::{Whom, begin_new_life};
-use super::seat::{self, Seat, SeatError, Standing};
+use super::seat::{self, SNAPSHOTS, Seat, SeatError, Standing};
 use crate::ca::{CaError, Keys};
 use crate::raft::codec::{self, CodecError};
 use crate::raft::disk::{self, SealedEntry};
-use crate::raft::restore::{RestoreError, SealedSnapshot};
+use crate::raft::restore::{RestoreError, SealedSnapshot, check_log_is_there};
 
 /// Why a manager cannot go on alone. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -87,21 +87,25 @@ pub fn go_on(data_dir: &Path, engine: Engine, whom: Whom, now: SystemTime) -> Re
     let (seat, later_than) = match seat::look(&dir)? {
         Standing::Seated(seat) => (seat, None),
         Standing::Overtaken(seat, life) => (seat, Some(life)),
-        Standing::Removed => return Err(AloneError::Removed),
-        Standing::Nothing | Standing::Begun(_) => return Err(AloneError::NoManager(data_dir.to_owned())),
+        Standing::Removed(_) => return Err(AloneError::Removed),
+        Standing::Nothing | Standing::InitPending | Standing::Begun(_) => {
+            return Err(AloneError::NoManager(data_dir.to_owned()));
+        }
     };
     let keys = Keys::open(&dir, false, now)?;
-    let mut log = warren_log::open(&dir, engine)?;
+    check_log_is_there(&dir, engine)?;
+    let mut log = warren_log::open(&dir, engine, seat.owner())?;
     let loaded = log.load()?;
     if later_than.is_none() && is_alone(&loaded, &seat) {
         return Ok(Alone::Already);
     }
-    let files = Snapshots::open(dir.join("snapshots"), loaded.snapshot.as_ref())?;
-    let commit = loaded.hard_state.commit;
-    let (mut state, keyring) = replay(&dir, &files, loaded)?;
+    let (commit, current) = (loaded.hard_state.commit, loaded.snapshot.clone());
+    let (mut state, keyring) = replay(&dir, loaded)?;
     if state.cluster().is_none() {
         return Err(AloneError::NoCluster);
     }
+    let keyring = keyring.commit()?;
+    let files = Snapshots::open(dir.join(SNAPSHOTS), current.as_ref())?;
     let known = state.member(seat.member).map(|known| Member::clone(known));
     let known = known.unwrap_or_else(|| new_record(&state, &seat, whom));
     let member = Member { id: keys.id, ..known };
@@ -111,8 +115,23 @@ pub fn go_on(data_dir: &Path, engine: Engine, whom: Whom, now: SystemTime) -> Re
         .map_or(Some(now), |life| UNIX_EPOCH.checked_add(Duration::from_secs(life.checked_add(1)?)));
     let now = later.map_or(now, |later| now.max(later));
     begin_new_life(&mut *log, &files, &keyring, &mut state, member, now)?;
-    seat::take(&dir, &Seat::alone(seat.member))?;
+    let (founders, managers) = (vec![seat.member], Vec::new());
+    seat::take(&dir, &Seat { founders, managers, ..seat })?;
     Ok(Alone::Now { others, uncommitted })
+}
+
+/// The manager in `dir`, which does not run, is the only one of its cluster, and nothing is sealed with the content
+/// key. What cannot be read may be.
+pub(crate) fn has_no_sealed_content(dir: &Path, engine: Engine, seat: &Seat) -> bool {
+    // Its cluster is still being made.
+    if warren_log::log_in(dir).is_none() {
+        return Keyring::file_in(dir).is_none() && seat.founders == [seat.member];
+    }
+    let loaded = warren_log::open(dir, engine, seat.owner()).and_then(|log| log.load());
+    loaded.is_ok_and(|loaded| {
+        is_alone(&loaded, seat)
+            && replay(dir, loaded).is_ok_and(|(state, _)| state.contents().next().is_none())
+    })
 }
 
 /// Nobody else was ever in the group, since its founding or its latest snapshot.
@@ -125,17 +144,18 @@ fn is_alone(loaded: &Loaded, seat: &Seat) -> bool {
         && !changed
 }
 
-/// The state after everything that the log holds.
-fn replay(dir: &Path, files: &Snapshots, loaded: Loaded) -> Result<(State, Keyring), AloneError> {
-    let snapshot = loaded.snapshot.as_ref().map(|meta| SealedSnapshot::load(files, meta)).transpose()?;
+/// The state after everything that the log holds. Changes nothing.
+fn replay(dir: &Path, loaded: Loaded) -> Result<(State, PreparedKeyring), AloneError> {
+    let files = Snapshots::at(dir.join(SNAPSHOTS));
+    let snapshot = loaded.snapshot.as_ref().map(|meta| SealedSnapshot::load(&files, meta)).transpose()?;
     let mut in_use = disk::keys(&loaded)?;
     in_use.extend(snapshot.as_ref().map(SealedSnapshot::key));
-    let keyring = Keyring::open(dir, &in_use)?;
+    let keyring = Keyring::prepare(dir, &in_use)?;
     let mut state = match snapshot {
         None => State::new(),
-        Some(snapshot) => snapshot.open(&keyring)?.0,
+        Some(snapshot) => snapshot.open(keyring.opener())?.0,
     };
-    let restored = disk::restored(loaded, &keyring)?;
+    let restored = disk::restored(loaded, keyring.opener())?;
     for entry in restored.entries {
         let (term, index) = (entry.term, entry.index);
         if index <= state.applied().index {

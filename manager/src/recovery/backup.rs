@@ -9,7 +9,8 @@ use warren_security::{
     BackupError, BackupWriter, CertificateAuthority, ContentKey, ContentKeyError, KeyFileError,
     MaterialError, Passphrase, open_backup,
 };
-use warren_types::{ContentId, Timestamp};
+use warren_types::name::ParseNameError;
+use warren_types::{ContentId, NodeName, Timestamp};
 
 use crate::raft::codec::{self, CodecError, Manifest};
 
@@ -26,6 +27,17 @@ pub struct Backup {
     pub version: String,
     /// When it was written.
     pub created_at: Timestamp,
+    /// The manager that wrote it; `None` where an earlier version did, which kept nothing of it.
+    pub writer: Option<Writer>,
+}
+
+/// The manager that wrote a backup, as it was started: what a restored one is, unless people say otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Writer {
+    /// What people call it and its node.
+    pub name: NodeName,
+    /// It runs no tasks.
+    pub manager_only: bool,
 }
 
 /// Why a backup cannot be used.
@@ -48,6 +60,9 @@ pub enum UnusableBackup {
         /// The authority's.
         found: String,
     },
+    /// The name of the manager that wrote it is none.
+    #[error("the backup does not say which manager wrote it: {0}")]
+    Writer(#[from] ParseNameError),
     /// The content key in it cannot be used.
     #[error(transparent)]
     ContentKey(#[from] KeyFileError),
@@ -61,7 +76,8 @@ pub enum UnusableBackup {
     },
 }
 
-/// Writes a backup to `out`. It takes some tenths of a second before the first byte, to find the key.
+/// Writes a backup to `out`, as the manager `writer` if that has a name. It takes some tenths of a second before the
+/// first byte, to find the key.
 ///
 /// # Errors
 /// Those of `out`.
@@ -70,6 +86,7 @@ pub fn write(
     authority: &CertificateAuthority,
     content_key: &ContentKey,
     (state, created_at): (&State, Timestamp),
+    writer: Option<&Writer>,
     out: impl Write,
 ) -> io::Result<()> {
     let manifest = Manifest {
@@ -78,6 +95,8 @@ pub fn write(
         content_key: content_key.reveal().to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         created_at,
+        manager_name: writer.map(|writer| writer.name.to_string()).unwrap_or_default(),
+        manager_only: writer.is_some_and(|writer| writer.manager_only),
     };
     let mut out = BackupWriter::new(passphrase, out)?;
     codec::write_backup(&manifest, state, &mut out)?;
@@ -107,7 +126,11 @@ pub fn read(passphrase: &Passphrase, sealed: Vec<u8>) -> Result<Backup, Unusable
         }
     }
     let (version, created_at) = (manifest.version.clone(), manifest.created_at);
-    Ok(Backup { authority, content_key, state, version, created_at })
+    let writer = match manifest.manager_name.as_str() {
+        "" => None,
+        name => Some(Writer { name: name.parse()?, manager_only: manifest.manager_only }),
+    };
+    Ok(Backup { authority, content_key, state, version, created_at, writer })
 }
 
 #[cfg(test)]

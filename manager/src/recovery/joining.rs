@@ -19,7 +19,7 @@ use warren_security::{
 };
 use warren_types::MemberId;
 
-use super::seat::{self, AUTHORITY_FILE, Introduced, JOIN_KEY_FILE, Seat, SeatError};
+use super::seat::{self, AUTHORITY_FILE, Introduced, JOIN_KEY_FILE, ManagerIdentity, Seat, SeatError};
 use crate::ca::{CONTENT_FILE, MANAGER_FILE};
 
 /// Why an answer makes no manager. Nothing was stored.
@@ -62,6 +62,17 @@ pub enum JoiningError {
     /// No key can be made.
     #[error("no key can be made for this manager")]
     Key(#[source] MaterialError),
+    /// A directory cannot be replaced by a new one.
+    #[error(
+        "{path} is {what}, and what this machine was as a manager is replaced as a whole: make it a plain directory on \
+         the file system of the data directory first, with what is in it"
+    )]
+    Fixed {
+        /// The directory.
+        path: PathBuf,
+        /// Why it cannot be renamed.
+        what: &'static str,
+    },
     /// A directory cannot be changed.
     #[error("cannot {operation} {path}: {source}")]
     Directory {
@@ -94,6 +105,23 @@ pub fn begin(dir: &Path) -> Result<PrivateKey, JoiningError> {
     let key = PrivateKey::generate().map_err(JoiningError::Key)?;
     write_key(dir, &key)?;
     Ok(key)
+}
+
+/// Whether [`begin_anew`] could replace the directory; asked before a machine is let in, since it could not join then.
+///
+/// # Errors
+/// [`JoiningError::Fixed`].
+pub fn check_replaceable(dir: &Path) -> Result<(), JoiningError> {
+    let fixed = |what| Err(JoiningError::Fixed { path: dir.to_owned(), what });
+    if dir.is_symlink() {
+        return fixed("a symbolic link");
+    }
+    let mounts =
+        std::fs::read_to_string("/proc/self/mountinfo").map_err(failed("list the mounts at", dir))?;
+    let path = dir.canonicalize().map_err(failed("find", dir))?;
+    let is_mounted =
+        mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == path));
+    if is_mounted { fixed("a mount point") } else { Ok(()) }
 }
 
 /// Forgets what this machine was as a manager, now that it was let in anew with `key`, which is what the next try goes
@@ -162,7 +190,10 @@ impl Admission {
             return Err(NotOurs::Seat);
         }
         let managers = managers.iter().filter(|other| other.member != member).cloned().collect();
-        let seat = Seat { member, founders: founders.to_vec(), managers };
+        let ids = (authority.cluster().parse(), identity.id().parse());
+        let (Ok(cluster), Ok(manager)) = ids else { return Err(NotOurs::Seat) };
+        let identity = ManagerIdentity { cluster, manager, content_key: content_key.name() };
+        let seat = Seat { managers, founders: founders.to_vec(), ..Seat::alone(member, identity) };
         Ok(Self { authority, credentials, content_key, seat })
     }
 

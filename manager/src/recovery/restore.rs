@@ -15,9 +15,10 @@ use warren_security::{FileError, files};
 use warren_types::{ManagerAddress, Member, MemberId, NodeName, Suffrage, Timestamp, TokenId};
 
 use super::backup::Backup;
-use super::seat::{self, AUTHORITY_FILE, Seat, SeatError};
+use super::seat::{self, AUTHORITY_FILE, SNAPSHOTS, Seat, SeatError};
 use crate::ca::{CONTENT_FILE, CaError, Keys};
 use crate::raft::codec;
+use crate::raft::sealed_log::save_key;
 use crate::raft::snapshot::place;
 
 /// What the manager is called, and where it is reached.
@@ -140,7 +141,7 @@ fn fill(
     if member == MemberId::MAX {
         return Err(RestoringError::NoId);
     }
-    let seat = Seat::alone(member);
+    let seat = Seat::alone(member, keys.identity());
     let record = Member {
         member,
         id: keys.id,
@@ -153,9 +154,9 @@ fn fill(
         version: state.applied().index,
         created_at: state.clock(),
     };
-    let mut log = warren_log::open(dir, engine)?;
+    let mut log = warren_log::open(dir, engine, seat.owner())?;
     let keyring = Keyring::open(dir, &Default::default())?;
-    let files = Snapshots::open(dir.join("snapshots"), None)?;
+    let files = Snapshots::open(dir.join(SNAPSHOTS), None)?;
     begin_new_life(&mut *log, &files, &keyring, &mut state, record, now)?;
     // Last, though the directory's name comes after it anyway.
     seat::take(dir, &seat)?;
@@ -191,6 +192,7 @@ pub(super) fn begin_new_life(
     state.advance(applied);
     state.begin_new_life(member, timestamp(now));
     let Applied { term, index } = applied;
+    save_key(keyring)?;
     let meta = SnapshotMeta { index, term, conf_state };
     files.write(&meta, |out| {
         let mut out = SealingWriter::new(keyring, &place(&meta), out)?;
@@ -198,7 +200,9 @@ pub(super) fn begin_new_life(
         out.finish().map(drop)
     })?;
     let hard_state = Some(HardState { term, vote: 0, commit: index });
-    log.append(&Batch { snapshot: Some(meta), hard_state, ..Batch::default() })
+    // What the lost ones acknowledged is given up.
+    let acknowledged = Some(Vec::new());
+    log.append(&Batch { snapshot: Some(meta), hard_state, acknowledged, ..Batch::default() })
 }
 
 fn timestamp(now: SystemTime) -> Timestamp {

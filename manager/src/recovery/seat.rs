@@ -4,6 +4,9 @@
 //! version = 1
 //! member = 3
 //! founders = [1]
+//! cluster = "00000000000000000000000000000009"
+//! manager = "00000000000000000000000000000003"
+//! content_key = "0123456789abcdef"
 //!
 //! [[managers]]
 //! member = 1
@@ -11,30 +14,36 @@
 //! address = "10.0.0.7:8080"
 //! ```
 //!
-//! `managers` are those that it was told of when it joined; it dials them as long as it knows nobody else.
+//! `managers` are those that it was told of when it joined; it dials them as long as it knows nobody else. `cluster`,
+//! `manager` and `content_key` say which certificates and keys belong beside this file, and `node` which node's: files
+//! of another manager are recognized, whatever the log says ([`crate::ca::Keys::open`]).
 //!
-//! It comes last when a machine becomes a manager, and only then is it one. A directory with an authority and without
-//! this file is from before there were several managers: its manager is the only one, and the first.
+//! It comes last when a machine becomes a manager, and only then is it one. A directory that has a manager's files and
+//! not this one has lost it, unless `init.pending` or `join.key` says that the machine is still becoming a manager.
+
+mod file;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-use warren_security::{CertificateAuthority, FileError, PrivateKey, files};
-use warren_types::{ManagerAddress, ManagerId, MemberId};
+use warren_log::Owner;
+use warren_security::seal::Keyring;
+use warren_security::{CertificateAuthority, Credentials, FileError, Fingerprint, PrivateKey, Role, files};
+use warren_types::{ClusterId, ManagerAddress, ManagerId, MemberId, NodeId};
 
-use crate::ca::{ADMIN_FILE, CONTENT_FILE};
+use self::file::{FILE, FORMAT, load, save};
+use crate::ca::{ADMIN_FILE, CONTENT_FILE, MANAGER_FILE};
 
-/// The file's name in the manager's directory.
-const FILE: &str = "member";
-/// The version of the file that this program writes, and the latest it reads.
-const FORMAT: u32 = 1;
 /// The authority's file, which is the first that `manager init` makes.
 pub(crate) const AUTHORITY_FILE: &str = "ca.pem";
 /// What a removed manager's node trusts; public.
 pub(crate) const ROOTS_FILE: &str = "roots.pem";
 /// The key of a machine that begins to join.
 pub(crate) const JOIN_KEY_FILE: &str = "join.key";
+/// There from the beginning of `manager init` until its cluster is in the log; empty.
+const INIT_FILE: &str = "init.pending";
+/// The directory of the snapshots.
+pub(crate) const SNAPSHOTS: &str = "snapshots";
 /// The id of a cluster's first manager.
 pub const FIRST: MemberId = 1;
 
@@ -47,6 +56,21 @@ pub struct Seat {
     pub founders: Vec<MemberId>,
     /// The other managers that it was told of when it joined; none of one that made its group.
     pub managers: Vec<Introduced>,
+    /// What its certificates and keys say.
+    pub identity: ManagerIdentity,
+    /// The node of its machine, once it has one.
+    pub node: Option<NodeId>,
+}
+
+/// What tells a manager from every other one, besides its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ManagerIdentity {
+    /// The cluster, as its authority's certificate says.
+    pub cluster: ClusterId,
+    /// The id in the manager's certificate.
+    pub manager: ManagerId,
+    /// The fingerprint of the cluster's content key.
+    pub content_key: Fingerprint,
 }
 
 /// A manager that another one was told of.
@@ -62,13 +86,19 @@ pub struct Introduced {
 
 impl Seat {
     /// That of a cluster's first manager.
-    pub fn first() -> Self {
-        Self::alone(FIRST)
+    pub fn first(identity: ManagerIdentity) -> Self {
+        Self::alone(FIRST, identity)
     }
 
     /// That of the only manager of a group that begins anew.
-    pub fn alone(member: MemberId) -> Self {
-        Self { member, founders: vec![member], managers: Vec::new() }
+    pub fn alone(member: MemberId, identity: ManagerIdentity) -> Self {
+        Self { member, founders: vec![member], managers: Vec::new(), identity, node: None }
+    }
+
+    /// Whose log belongs to it.
+    pub fn owner(&self) -> Owner {
+        let ManagerIdentity { cluster, manager, .. } = self.identity;
+        Owner { cluster, manager, member: self.member }
     }
 }
 
@@ -77,12 +107,14 @@ impl Seat {
 pub enum Standing {
     /// It never was a manager.
     Nothing,
+    /// `manager init` began to make it the first manager of a cluster.
+    InitPending,
     /// It began to join. With this key it goes on as the manager that it would have been.
     Begun(PrivateKey),
     /// It is a manager.
     Seated(Seat),
     /// It was one until its cluster removed it.
-    Removed,
+    Removed(Seat),
     /// It was one in a life of the cluster that is over: another manager is in this later one.
     Overtaken(Seat, u64),
 }
@@ -105,77 +137,101 @@ pub enum SeatError {
         found: u32,
     },
     /// It does not hold what was written there.
-    #[error(
-        "{path} is damaged: {what}; restore it from a copy, or remove this manager from the cluster and join again"
-    )]
+    #[error("{path} is damaged: {what}; {WAY_BACK}")]
     Damaged {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         what: String,
     },
+    /// It is gone, and other files of a manager are there.
+    #[error(
+        "{path} is missing, though {beside} is there: without it nothing says which member this manager is; {WAY_BACK}"
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// A file that only a manager has.
+        beside: PathBuf,
+    },
+    /// It says that this manager was removed, and the certificate beside it is not that manager's.
+    #[error(
+        "{path} says that manager {wanted} was removed from its cluster, and {certificate} is not its certificate: no \
+         key was deleted; {WAY_BACK}"
+    )]
+    NotRemoved {
+        /// The file.
+        path: PathBuf,
+        /// The manager that was removed.
+        wanted: ManagerId,
+        /// The certificate's file.
+        certificate: PathBuf,
+    },
+    /// Another manager's place was written there meanwhile.
+    #[error("{path} is of another manager by now: nothing was changed; {WAY_BACK}")]
+    Replaced {
+        /// The file.
+        path: PathBuf,
+    },
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Stored {
-    version: u32,
-    member: MemberId,
-    founders: Vec<MemberId>,
-    /// The cluster removed this manager.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    removed: bool,
-    /// The life of the cluster that began without this manager.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    overtaken_by: Option<u64>,
-    /// Files from before there were any have none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    managers: Vec<StoredManager>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StoredManager {
-    member: MemberId,
-    id: String,
-    address: String,
-}
-
-impl From<&Introduced> for StoredManager {
-    fn from(Introduced { member, id, address }: &Introduced) -> Self {
-        Self { member: *member, id: id.to_string(), address: address.to_string() }
-    }
-}
-
-impl TryFrom<StoredManager> for Introduced {
-    type Error = String;
-
-    fn try_from(StoredManager { member, id, address }: StoredManager) -> Result<Self, String> {
-        let id = id.parse().map_err(|why| format!("id {id:?} of a manager: {why}"))?;
-        let address = address.parse().map_err(|why| format!("address {address:?} of a manager: {why}"))?;
-        Ok(Self { member, id, address })
-    }
-}
-
-/// The version alone, which a later file has as well.
-#[derive(Deserialize)]
-struct Versioned {
-    version: u32,
-}
+/// How a manager comes back that lost what only it had.
+pub(crate) const WAY_BACK: &str = "restore it from a copy of this directory, or remove this manager from the cluster \
+     (`warren manager rm`), remove the directory and join again (`warren manager join`)";
 
 /// How far the machine is whose manager's directory is `dir`. Changes nothing.
 ///
 /// # Errors
 /// [`SeatError`].
 pub fn look(dir: &Path) -> Result<Standing, SeatError> {
-    if let Some(standing) = load(&dir.join(FILE))? {
+    let path = dir.join(FILE);
+    if let Some(standing) = load(&path)? {
         return Ok(standing);
+    }
+    let missing = |beside| Err(SeatError::Missing { path: path.clone(), beside });
+    // A log comes after the file, so the file was there.
+    if let Some(beside) = stored(dir) {
+        return missing(beside);
     }
     if let Some(key) = join_key(dir)? {
         return Ok(Standing::Begun(key));
     }
-    let founded = dir.join(AUTHORITY_FILE).exists();
-    Ok(if founded { Standing::Seated(Seat::first()) } else { Standing::Nothing })
+    if dir.join(INIT_FILE).exists() {
+        return Ok(Standing::InitPending);
+    }
+    match [AUTHORITY_FILE, CONTENT_FILE, MANAGER_FILE, ADMIN_FILE, ROOTS_FILE].map(|file| dir.join(file)) {
+        files if files.iter().any(|file| file.exists()) => {
+            missing(files.into_iter().find(|file| file.exists()).expect("one of them is there"))
+        }
+        _ => Ok(Standing::Nothing),
+    }
+}
+
+/// Something that only a manager stores which has run.
+fn stored(dir: &Path) -> Option<PathBuf> {
+    let log = warren_log::log_in(dir).or_else(|| Keyring::file_in(dir));
+    log.or_else(|| Some(dir.join(SNAPSHOTS)).filter(|path| path.exists()))
+}
+
+/// `manager init` begins in `dir`; durable when this returns.
+///
+/// # Errors
+/// [`SeatError::File`].
+pub(crate) fn begin_init(dir: &Path) -> Result<(), SeatError> {
+    Ok(files::write_private(&dir.join(INIT_FILE), b"")?)
+}
+
+/// Whether an init that began in `dir` has not made its cluster yet, as far as is known there.
+pub(crate) fn is_init_pending(dir: &Path) -> bool {
+    dir.join(INIT_FILE).exists()
+}
+
+/// The cluster that `manager init` makes is in the log. Harmless to repeat.
+///
+/// # Errors
+/// [`SeatError::File`].
+pub(crate) fn finish_init(dir: &Path) -> Result<(), SeatError> {
+    remove(&[dir.join(INIT_FILE)])
 }
 
 /// Writes the place down; durable when this returns.
@@ -186,27 +242,42 @@ pub fn take(dir: &Path, seat: &Seat) -> Result<(), SeatError> {
     save(dir, seat, false, None)
 }
 
-/// Writes the place down where it is not; durable when this returns.
-///
-/// # Errors
-/// [`SeatError::File`].
-pub fn keep(dir: &Path, seat: &Seat) -> Result<(), SeatError> {
-    if is_taken(dir) { Ok(()) } else { take(dir, seat) }
+/// Where the file is.
+pub(crate) fn path_in(dir: &Path) -> PathBuf {
+    dir.join(FILE)
 }
 
-/// The place was written down: the machine has been a manager, with all that makes one.
-pub(crate) fn is_taken(dir: &Path) -> bool {
-    dir.join(FILE).exists()
+/// The place that was written down, whatever became of it since; `None` where none was.
+pub(crate) fn written(dir: &Path) -> Result<Option<Seat>, SeatError> {
+    Ok(match load(&dir.join(FILE))? {
+        Some(Standing::Seated(seat) | Standing::Removed(seat) | Standing::Overtaken(seat, _)) => Some(seat),
+        _ => None,
+    })
+}
+
+/// Writes down which node the machine of the manager in `dir` is, if there is a manager; durable when this returns.
+///
+/// # Errors
+/// [`SeatError`].
+pub(crate) fn note_node(dir: &Path, node: NodeId) -> Result<(), SeatError> {
+    match load(&dir.join(FILE))? {
+        Some(Standing::Seated(seat)) if seat.node != Some(node) => {
+            take(dir, &Seat { node: Some(node), ..seat })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes down that the cluster removed the manager that has this place, and removes the cluster's keys; durable when
 /// this returns. The node's certificate stays: what the node ran may still have to be stopped.
 ///
 /// # Errors
-/// [`SeatError::File`]; [`drop_keys`] completes it.
+/// [`SeatError`]; [`drop_keys`] completes it.
 pub fn lose(dir: &Path, seat: &Seat) -> Result<(), SeatError> {
-    save(dir, seat, true, None)?;
-    drop_keys(dir)
+    let (seat, _) = current(dir, seat)?;
+    confirm(dir, &seat)?;
+    save(dir, &seat, true, None)?;
+    drop_keys(dir, &seat)
 }
 
 /// Writes down that the cluster goes on in that life, without the manager that has this place; durable when this
@@ -216,74 +287,72 @@ pub fn lose(dir: &Path, seat: &Seat) -> Result<(), SeatError> {
 /// # Errors
 /// [`SeatError`].
 pub fn overtaken(dir: &Path, seat: &Seat, life: u64) -> Result<u64, SeatError> {
-    let life = match look(dir)? {
-        Standing::Overtaken(_, known) => known.max(life),
-        _ => life,
+    let (seat, known) = current(dir, seat)?;
+    let life = known.map_or(life, |known| known.max(life));
+    save(dir, &seat, false, Some(life)).map(|()| life)
+}
+
+/// What the file says by now of the manager that has this place, and of a life that began without it.
+fn current(dir: &Path, seat: &Seat) -> Result<(Seat, Option<u64>), SeatError> {
+    let path = dir.join(FILE);
+    let (found, life) = match load(&path)? {
+        Some(Standing::Seated(found) | Standing::Removed(found)) => (found, None),
+        Some(Standing::Overtaken(found, life)) => (found, Some(life)),
+        _ => return Err(SeatError::Replaced { path }),
     };
-    save(dir, seat, false, Some(life)).map(|()| life)
+    if found.owner() == seat.owner() { Ok((found, life)) } else { Err(SeatError::Replaced { path }) }
 }
 
 /// Removes the cluster's keys, which a removed manager has no use for. Whoever copied them before has them still. What
-/// its node trusts stays, without a key. Harmless to repeat.
+/// its node trusts stays, without a key. Harmless to repeat. The certificate must show that it was this very manager
+/// that was removed: the file that says so may be another's.
 ///
 /// # Errors
-/// [`SeatError::File`]; what is not removed is by the next try.
-pub fn drop_keys(dir: &Path) -> Result<(), SeatError> {
+/// [`SeatError`]; what is not removed is by the next try.
+pub fn drop_keys(dir: &Path, removed: &Seat) -> Result<(), SeatError> {
     let (authority, roots) = (dir.join(AUTHORITY_FILE), dir.join(ROOTS_FILE));
+    let keys = [authority.clone(), dir.join(ADMIN_FILE), dir.join(CONTENT_FILE)];
+    if !keys.iter().any(|path| path.exists()) {
+        return Ok(());
+    }
+    confirm(dir, removed)?;
     if !roots.exists() && authority.exists() {
         // One that cannot be read has nothing that anybody could trust.
         if let Ok(authority) = CertificateAuthority::load(&authority) {
             files::write_public(&roots, authority.roots().pem().as_bytes())?;
         }
     }
-    for path in [authority, dir.join(ADMIN_FILE), dir.join(CONTENT_FILE)] {
-        let gone = match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != ErrorKind::NotFound => Err(source),
-            _ => Ok(()),
-        };
-        gone.map_err(|source| FileError::Write { path, source })?;
+    remove(&keys)
+}
+
+/// The certificate in `dir` is of the manager that has this place.
+fn confirm(dir: &Path, seat: &Seat) -> Result<(), SeatError> {
+    let certificate = dir.join(MANAGER_FILE);
+    let ManagerIdentity { cluster, manager, .. } = seat.identity;
+    let shown = Credentials::load(&certificate).is_ok_and(|shown| {
+        let shown = shown.identity();
+        let is = (shown.cluster(), shown.role(), shown.id());
+        is == (cluster.to_string().as_str(), Role::Manager, manager.to_string().as_str())
+    });
+    match shown {
+        true => Ok(()),
+        false => Err(SeatError::NotRemoved { path: dir.join(FILE), wanted: manager, certificate }),
     }
+}
+
+/// Removes files of one directory that may be there; durable when this returns.
+fn remove(paths: &[PathBuf]) -> Result<(), SeatError> {
+    for path in paths {
+        match std::fs::remove_file(path) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                return Err(FileError::Write { path: path.clone(), source }.into());
+            }
+            _ => {}
+        }
+    }
+    let Some(dir) = paths.first().and_then(|path| path.parent()) else { return Ok(()) };
     let synced = std::fs::File::open(dir).and_then(|dir| dir.sync_all());
     Ok(synced.map_err(|source| FileError::Write { path: dir.to_owned(), source })?)
-}
-
-fn save(
-    dir: &Path,
-    Seat { member, founders, managers }: &Seat,
-    removed: bool,
-    overtaken_by: Option<u64>,
-) -> Result<(), SeatError> {
-    let (member, founders) = (*member, founders.clone());
-    let managers = managers.iter().map(StoredManager::from).collect();
-    let stored = Stored { version: FORMAT, member, founders, removed, overtaken_by, managers };
-    let text = toml::to_string(&stored).expect("numbers and texts can be written");
-    Ok(files::write_private(&dir.join(FILE), text.as_bytes())?)
-}
-
-/// The place, and whether it is one still.
-fn load(path: &Path) -> Result<Option<Standing>, SeatError> {
-    let text = match files::read_private(path) {
-        Ok(text) => text,
-        Err(error) if is_missing(&error) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let damaged = |what: String| SeatError::Damaged { path: path.to_owned(), what };
-    let Versioned { version: found } = toml::from_str(&text).map_err(|why| damaged(why.to_string()))?;
-    if found > FORMAT {
-        return Err(SeatError::Newer { path: path.to_owned(), found });
-    }
-    let stored: Stored = toml::from_str(&text).map_err(|why| damaged(why.to_string()))?;
-    if stored.member == 0 || stored.founders.is_empty() || stored.founders.contains(&0) {
-        return Err(damaged("0 is nobody's id".to_owned()));
-    }
-    let Stored { member, founders, removed, overtaken_by, managers, .. } = stored;
-    let managers: Result<Vec<_>, _> = managers.into_iter().map(Introduced::try_from).collect();
-    let seat = Seat { member, founders, managers: managers.map_err(damaged)? };
-    Ok(Some(match overtaken_by {
-        _ if removed => Standing::Removed,
-        Some(life) => Standing::Overtaken(seat, life),
-        None => Standing::Seated(seat),
-    }))
 }
 
 /// The key with which the machine began to join, whatever it was before; `None` where it did not begin.

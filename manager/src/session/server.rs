@@ -26,7 +26,9 @@ use super::registry::{Outbox, Parcel, Registered};
 use super::streams::Attached;
 use super::{Registry, Streams};
 use crate::api::access::worker_of;
-use crate::api::problem::{behind, no_leader, node_removed, node_unknown, status_of, stopping, superseded};
+use crate::api::problem::{
+    behind, no_leader, node_removed, node_unknown, status_of, stopping, superseded, unexpected,
+};
 use crate::api::{Api, description, life};
 use crate::peers::Peers;
 use crate::stamp::Stamp;
@@ -79,7 +81,7 @@ impl SessionServer {
             }
             Err(error) => Err(status_of(error)),
             Ok(Answer::Session { number }) => Ok(number),
-            Ok(other) => Err(Status::internal(format!("opening a session was answered with {other:?}"))),
+            Ok(other) => Err(unexpected(&other)),
         }
     }
 

@@ -36,6 +36,12 @@ pub enum ProposeError {
     /// The log cannot be written for now. The write did not happen.
     #[error("{}; nothing was changed", .0.why)]
     Held(Arc<Held>),
+    /// The log cannot be written for now, and others may have committed what is not applied here. Nothing was read.
+    #[error(
+        "{}, so it cannot say what is newest, and nothing was read; ask another manager, or read what this one has \
+         with --stale", .0.why
+    )]
+    NotCurrent(Arc<Held>),
     /// The manager ended because of its log, or of a bug. The write did not happen.
     #[error("the manager cannot carry it out: {0}")]
     Log(Arc<str>),

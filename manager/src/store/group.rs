@@ -12,7 +12,7 @@ use warren_core::State;
 use warren_types::MemberId;
 
 use super::inbox::{Heard, Request};
-use super::{ChangeError, ProposeError, Published, Store, TransferError};
+use super::{ChangeError, Held, ProposeError, Published, Store, TransferError};
 
 /// How long a read waits for a leader.
 pub const READ_DEADLINE: Duration = Duration::from_secs(5);
@@ -29,27 +29,37 @@ impl Store {
     /// wait together share one question to the leader.
     ///
     /// # Errors
-    /// `Held` while the log cannot be written, since raft stands still then; `NoLeader` after [`READ_DEADLINE`];
-    /// `Stopping`.
+    /// `NotCurrent` as soon as the log cannot be written, since raft stands still then; `NoLeader` after
+    /// [`READ_DEADLINE`]; `Stopping`.
     pub async fn read_now(&self) -> Result<Arc<Published>, ProposeError> {
         let published = self.read();
         if published.leads_alone(self.shared.own) {
             return Ok(published);
         }
         if let Some(held) = &published.held {
-            return Err(ProposeError::Held(held.clone()));
+            return Err(ProposeError::NotCurrent(held.clone()));
         }
         let (reply, ready) = oneshot::channel();
         let asked = async {
             self.outbox.requests.send(Request::Read(reply)).await.map_err(|_| ProposeError::Stopping)?;
             ready.await.map_err(|_| ProposeError::Stopping)
         };
-        match timeout(READ_DEADLINE, asked).await {
-            Ok(ready) => ready.map(|()| self.read()),
-            Err(_) => Err(match &self.read().held {
-                Some(held) => ProposeError::Held(held.clone()),
-                None => ProposeError::NoLeader(READ_DEADLINE),
-            }),
+        tokio::select! {
+            ready = timeout(READ_DEADLINE, asked) => {
+                ready.unwrap_or(Err(ProposeError::NoLeader(READ_DEADLINE))).map(|()| self.read())
+            }
+            held = self.held_among_others() => Err(ProposeError::NotCurrent(held)),
+        }
+    }
+
+    /// Resolves once [`Published::held_among_others`] says why.
+    pub async fn held_among_others(&self) -> Arc<Held> {
+        let mut newest = self.shared.newest.subscribe();
+        loop {
+            if let Some(held) = self.read().held_among_others(self.shared.own) {
+                return held.clone();
+            }
+            newest.changed().await.expect("the store itself holds the sending end");
         }
     }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use warren_core::{Answer, Applied, Command, Outcome};
 use warren_types::{MemberId, Timestamp};
 
-use super::{Doubt, PROPOSE_DEADLINE, Proposal, ProposeError, Role, Store, Written};
+use super::{Doubt, PROPOSE_DEADLINE, Proposal, ProposeError, Role, Shared, Store, Written};
 use crate::raft::codec;
 
 /// How long nobody asks again after a leader could not take a write, unless there is another one sooner.
@@ -25,6 +25,30 @@ enum Tried {
     Over(Result<Answer, ProposeError>),
     /// It was certainly not proposed; another try may be.
     Again(ProposeError),
+}
+
+/// A write that is with the leader: as long as it is, what comes of the entries that are applied here is remembered.
+struct Forward<'a> {
+    shared: &'a Shared,
+    begun: u64,
+}
+
+impl<'a> Forward<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        let begun = shared.outcomes.lock().unwrap_or_else(PoisonError::into_inner).begin_forward();
+        Self { shared, begun }
+    }
+
+    /// The leader has applied it at `place`.
+    fn ask(self, place: Applied) -> oneshot::Receiver<Result<Answer, ProposeError>> {
+        self.shared.outcomes.lock().unwrap_or_else(PoisonError::into_inner).ask(place)
+    }
+}
+
+impl Drop for Forward<'_> {
+    fn drop(&mut self) {
+        self.shared.outcomes.lock().unwrap_or_else(PoisonError::into_inner).end_forward(self.begun);
+    }
 }
 
 impl Store {
@@ -151,6 +175,7 @@ impl Store {
             return Tried::Over(Err(ProposeError::Stopping));
         }
         let within = deadline.saturating_duration_since(Instant::now());
+        let forward = Forward::begin(&self.shared);
         let asked = self.shared.leader.forward(leader, vec![command.clone()], within);
         let Ok(mut said) = timeout_at(deadline, asked).await else {
             return Tried::Over(Err(self.late()));
@@ -166,7 +191,7 @@ impl Store {
                 return Tried::Over(Err(ProposeError::Unconfirmed(doubt)));
             }
         };
-        let answer = self.shared.outcomes.lock().unwrap_or_else(PoisonError::into_inner).ask(place);
+        let answer = forward.ask(place);
         Tried::Over(match timeout_at(deadline, answer).await {
             Ok(answer) => answer.unwrap_or(Err(ProposeError::Unconfirmed(Doubt::Ended))),
             Err(_) => Err(self.late()),

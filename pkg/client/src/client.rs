@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status};
 use warren_proto::status::LIFE;
 use warren_types::{ContentKind, ManagerAddress};
 
+use crate::attempts::Attempts;
 use crate::contents::Contents;
 use crate::contexts::Target;
 use crate::error::Error;
@@ -216,6 +217,7 @@ impl Client {
         let mut failed = 0;
         let mut said: Option<Error> = None;
         let mut leaderless = Leaderless::new();
+        let mut attempts = Attempts::default();
         loop {
             let link = self.link();
             let mut request = self.request(message.clone());
@@ -230,7 +232,7 @@ impl Client {
                 Ok(Err(status)) => status,
                 Err(_) => {
                     let late = || Error::NoAnswer { address: link.address.to_string(), after: within };
-                    return Err(said.unwrap_or_else(late));
+                    return Err(said.map_or_else(late, |said| attempts.name_in(said)));
                 }
             };
             self.links.heard(status.metadata());
@@ -245,14 +247,18 @@ impl Client {
                 Some(said) if retry::may_heal(&status) && said.outweighs(&error) => said,
                 _ => error,
             };
-            let pause = retry::pause(failed, &status, self.links.count()).filter(|_| !leaderless.is_over());
-            let Some(pause) = pause.filter(|_| link.refusal.get().is_none()) else { return Err(error) };
+            attempts.note(&link.address, &status);
+            let is_over = leaderless.is_over() || attempts.are_all_full(self.links.count());
+            let pause = retry::pause(failed, &status, self.links.count()).filter(|_| !is_over);
+            let Some(pause) = pause.filter(|_| link.refusal.get().is_none()) else {
+                return Err(if retry::may_heal(&status) { attempts.name_in(error) } else { error });
+            };
             let next = async {
                 sleep(pause).await;
                 self.follow(&link).await;
             };
             if timeout_at(deadline, next).await.is_err() {
-                return Err(error);
+                return Err(attempts.name_in(error));
             }
             said = Some(error);
         }

@@ -14,7 +14,7 @@ use warren_types::{ContentId, ContentKind, ContentName, Violation, Violations};
 use zeroize::Zeroizing;
 
 use crate::client::{Client, MAX_ANSWER};
-use crate::error::Error;
+use crate::error::{Error, removed};
 use crate::handles::PAGE_SIZE;
 use crate::pages;
 
@@ -129,7 +129,8 @@ impl Contents<'_> {
 
     /// Removes one, and answers what it was. Refused while a service or a task uses it.
     pub async fn remove(&self, text: &str) -> Result<v1::Content, Error> {
+        let before = self.get(text).await?;
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
-        self.client.unary(self.reference(text), call).await
+        removed(self.client.unary(self.reference(&before.id), call).await, before)
     }
 }

@@ -28,8 +28,9 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// A manager that is silent on an open connection for both of these is gone.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_DEADLINE: Duration = Duration::from_secs(5);
-/// The same where there are others that can answer, while something is asked.
-const KEEP_ALIVE_AMONG_OTHERS: Duration = Duration::from_secs(2);
+/// The same where there are others that can answer, while something is asked: a manager that hangs or cannot be reached
+/// any more is left after both of these.
+const KEEP_ALIVE_AMONG_OTHERS: Duration = Duration::from_secs(1);
 /// How long one manager is dialled before another is as well.
 const NEXT_AFTER: Duration = Duration::from_millis(300);
 

@@ -9,8 +9,17 @@ use warren_proto::status::{NO_LEADER, OTHER_LIFE};
 
 use crate::dial::DialError;
 
+/// The answer to the removal of what was there `before` it. That there is none says that it is gone: an attempt whose
+/// answer was lost removed it, or somebody else did.
+pub(crate) fn removed<R>(answer: Result<R, Error>, before: R) -> Result<R, Error> {
+    match answer {
+        Err(error) if error.is_not_found() => Ok(before),
+        answer => answer,
+    }
+}
+
 /// Reason of a refusal to say whether a write happened.
-const UNCONFIRMED: &str = "UNCONFIRMED";
+pub(crate) const UNCONFIRMED: &str = "UNCONFIRMED";
 
 /// What went wrong between a person and a manager.
 #[derive(Debug, thiserror::Error)]

@@ -15,7 +15,7 @@ use warren_proto::v1::tasks_client::TasksClient;
 use warren_types::{Availability, ServiceId, ServiceSpec};
 
 use crate::client::{Client, MAX_ANSWER};
-use crate::error::Error;
+use crate::error::{Error, removed};
 use crate::import::{Import, MAX_REQUEST};
 use crate::pages;
 use crate::pull::{PullWish, Pulls};
@@ -126,9 +126,10 @@ impl Services<'_> {
 
     /// Starts to remove a service; its tasks are stopped, then it is gone.
     pub async fn remove(&self, text: &str, version: Option<u64>) -> Result<v1::Service, Error> {
-        let message = v1::RemoveServiceRequest { reference: text.to_owned(), version };
+        let before = self.get(text).await?;
+        let message = v1::RemoveServiceRequest { reference: before.id.clone(), version };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
-        self.0.unary(message, call).await
+        removed(self.0.unary(message, call).await, v1::Service { removing: true, ..before })
     }
 
     /// Makes `spec` what is wanted; with `version` only if the service still has it. Its tasks are replaced one
@@ -252,9 +253,10 @@ impl Nodes<'_> {
     /// Forgets a node, and answers what it was. One that is up and runs tasks is refused, unless `force` says
     /// that they are given up.
     pub async fn remove(&self, text: &str, force: bool) -> Result<v1::Node, Error> {
-        let message = v1::RemoveNodeRequest { reference: text.to_owned(), force };
+        let before = self.get(text).await?;
+        let message = v1::RemoveNodeRequest { reference: before.id.clone(), force };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
-        self.0.unary(message, call).await
+        removed(self.0.unary(message, call).await, before)
     }
 }
 

@@ -9,6 +9,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod attempts;
 pub mod client;
 mod contents;
 pub mod contexts;

@@ -29,6 +29,11 @@ pub(crate) struct Link {
     pub refusal: Refusal,
 }
 
+/// In which life of the cluster the manager is that gave an answer with this.
+pub(crate) fn life_of(metadata: &MetadataMap) -> Option<u64> {
+    metadata.get(LIFE).and_then(|value| value.to_str().ok()?.parse().ok())
+}
+
 /// Keeps a link to one of several managers.
 pub(crate) struct Links {
     known: Vec<ManagerAddress>,
@@ -114,7 +119,7 @@ impl Links {
     /// Notes what an answer says of where managers are, and in which life of the cluster the one that answers is. What
     /// one of an earlier life says of where they are counts for nothing.
     pub fn heard(&self, metadata: &MetadataMap) {
-        let life = metadata.get(LIFE).and_then(|value| value.to_str().ok()?.parse().ok());
+        let life = life_of(metadata);
         life.into_iter().for_each(|life| self.has_seen(life));
         if life.is_some_and(|life| life < self.life()) {
             return;

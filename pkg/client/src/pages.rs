@@ -1,6 +1,6 @@
 //! Walks through a list that comes in pages.
 
-use futures::stream::{Stream, StreamExt, TryStreamExt, try_unfold};
+use futures::stream::{Stream, TryStreamExt, try_unfold};
 
 use crate::error::Error;
 
@@ -23,5 +23,5 @@ where
 
 /// Everything in a list.
 pub(crate) async fn all<T>(pages: impl Stream<Item = Result<Vec<T>, Error>>) -> Result<Vec<T>, Error> {
-    pages.boxed_local().try_concat().await
+    Box::pin(pages).try_concat().await
 }

@@ -5,7 +5,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status};
 use warren_proto::Problem;
-use warren_proto::status::{NO_LEADER, OTHER_LIFE, STOPPING};
+use warren_proto::status::{DISK_FULL, NO_LEADER, OTHER_LIFE, STOPPING};
+
+/// Reason of a refusal for the number of writes that wait already.
+const BUSY: &str = "BUSY";
 
 /// Pauses between the attempts of one unary call: enough for a manager that restarts or hands over its
 /// leadership, short enough that a person at a terminal does not wonder.
@@ -49,12 +52,15 @@ impl Leaderless {
     /// An attempt ended with this. Whether whoever asked is to be told now what it waits for.
     pub fn hears(&mut self, status: &Status) -> bool {
         let now = Instant::now();
-        if is_leaderless(status) {
+        if is_leaderless(status) || is_disk_full(status) {
             self.since.get_or_insert(now);
         } else if is_of_leader(status) {
             self.since = None;
         }
-        let tells = self.since.is_some() && !self.told && now - self.begun >= LEADERLESS_UNTOLD;
+        let tells = is_leaderless(status)
+            && self.since.is_some()
+            && !self.told
+            && now - self.begun >= LEADERLESS_UNTOLD;
         self.told |= tells;
         tells
     }
@@ -70,6 +76,11 @@ fn is_of_leader(status: &Status) -> bool {
     !["", NO_LEADER, OTHER_LIFE, STOPPING].contains(&Problem::from(status).reason.as_str())
 }
 
+/// A manager says that it has no room on its disk. Nothing was done, and another one may have room.
+fn is_disk_full(status: &Status) -> bool {
+    Problem::from(status).reason == DISK_FULL
+}
+
 /// A manager says that it knows of no leader.
 pub(crate) fn is_leaderless(status: &Status) -> bool {
     status.code() == Code::Unavailable && Problem::from(status).reason == NO_LEADER
@@ -83,6 +94,8 @@ pub(crate) fn pause(failed: usize, status: &Status, managers: usize) -> Option<D
         return None;
     }
     match managers {
+        // It does not get room by being asked again.
+        0 | 1 if is_disk_full(status) => None,
         // A manager that starts or stops does so within all of them; what a leader takes, `Leaderless` says.
         0 | 1 if is_leaderless(status) => Some(PAUSES.get(failed - 1).or(PAUSES.last()).copied()?),
         0 | 1 => PAUSES.get(failed.checked_sub(1)?).copied(),
@@ -99,6 +112,9 @@ pub(crate) fn may_heal(status: &Status) -> bool {
     let broken = || std::error::Error::source(status).is_some() && Problem::from(status).reason.is_empty();
     match status.code() {
         Code::Unavailable => true,
+        Code::ResourceExhausted if is_disk_full(status) => true,
+        // It certainly did nothing, and another one may have less to do.
+        Code::ResourceExhausted if Problem::from(status).reason == BUSY => true,
         // Somebody's deadline, or a bug of ours.
         Code::DeadlineExceeded | Code::OutOfRange => false,
         _ => broken(),
@@ -201,6 +217,12 @@ mod tests {
             tokio::time::advance(LEADERLESS_FOR).await;
             assert!(call.is_over(), "{reason}");
         }
+    }
+
+    #[test]
+    fn busy_manager_is_asked_again_and_an_exhausted_bound_is_not() {
+        let refused = |reason| Status::from(Problem::new(Code::ResourceExhausted, reason, "no"));
+        assert!(may_heal(&refused("BUSY")) && !may_heal(&refused("TOO_MANY_TOKENS")));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use warren_security::CaDigest;
 use warren_types::{NodeRole, TokenId};
 
 use crate::client::{Client, MAX_ANSWER};
-use crate::error::Error;
+use crate::error::{Error, removed};
 use crate::handles::{PAGE_SIZE, reference};
 use crate::{JoinToken, pages};
 
@@ -82,8 +82,12 @@ impl Tokens<'_> {
 
     /// Makes the token with this id, or beginning of an id, useless; answers what it was.
     pub async fn remove(&self, text: &str) -> Result<v1::Token, Error> {
+        let mut before = self.list().await?;
+        before.retain(|token| token.id.starts_with(text));
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
-        self.0.unary(reference(text), call).await
+        let answer = self.0.unary(reference(text), call).await;
+        // Of none or of several the manager says so.
+        if before.len() == 1 { removed(answer, before.swap_remove(0)) } else { answer }
     }
 }
 

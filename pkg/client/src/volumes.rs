@@ -10,7 +10,7 @@ use warren_proto::v1::volumes_client::VolumesClient;
 use warren_types::{VolumeId, VolumeName};
 
 use crate::client::{Client, MAX_ANSWER};
-use crate::error::Error;
+use crate::error::{Error, removed};
 use crate::handles::{PAGE_SIZE, reference};
 use crate::pages;
 
@@ -82,8 +82,18 @@ impl Volumes<'_> {
     /// Forgets a volume, and answers what it was. Its data stays where it is, unless `purge` deletes it first. Refused
     /// while a service or a task uses it.
     pub async fn remove(&self, text: &str, purge: bool) -> Result<v1::Volume, Error> {
-        let message = v1::RemoveVolumeRequest { reference: text.to_owned(), purge };
+        // Without its size, for which its node would be asked.
+        let mut before = self.list(false).await?;
+        before.retain(|volume| volume.name == text || volume.id.starts_with(text));
+        let before = (before.len() == 1).then(|| before.swap_remove(0));
+        let reference = before.as_ref().map_or(text, |volume| &volume.id).to_owned();
+        let message = v1::RemoveVolumeRequest { reference, purge };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
-        self.0.unary_within(PURGE_DEADLINE, message, call).await
+        let answer = self.0.unary_within(PURGE_DEADLINE, message, call).await;
+        // Of none or of several the manager says so.
+        match before {
+            Some(before) => removed(answer, before),
+            None => answer,
+        }
     }
 }

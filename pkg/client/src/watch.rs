@@ -9,7 +9,7 @@ pub use warren_proto::v1::watch_event::Change;
 
 use crate::client::{Client, error};
 use crate::error::Error;
-use crate::link::Link;
+use crate::link::{Link, life_of};
 use crate::retry::Trouble;
 
 /// A stream of changes that goes on where it broke off.
@@ -24,6 +24,10 @@ pub struct Watch {
     service: String,
     /// Of the last change that was given out; 0 before the first.
     index: u64,
+    /// The life of the cluster that `index` is of: in another one the same index is another change.
+    life: Option<u64>,
+    /// The life that the stream is of.
+    streamed_life: Option<u64>,
     stream: Option<Streaming<WatchEvent>>,
     /// The stream was opened and has not said anything yet.
     fresh: bool,
@@ -33,7 +37,18 @@ pub struct Watch {
 impl Watch {
     pub(crate) fn new(client: Client, service: String) -> Self {
         let link = client.link();
-        Self { client, link, service, index: 0, stream: None, fresh: true, trouble: None }
+        let (life, streamed_life) = (None, None);
+        Self {
+            client,
+            link,
+            service,
+            index: 0,
+            life,
+            streamed_life,
+            stream: None,
+            fresh: true,
+            trouble: None,
+        }
     }
 
     /// The next change. May be dropped and called again without losing one. Fails when the manager refuses,
@@ -52,7 +67,7 @@ impl Watch {
                 }
                 // A kind of change that this version does not know: look at everything again.
                 Ok(Some(WatchEvent { index, change: None })) => {
-                    self.index = index;
+                    (self.index, self.life) = (index, self.streamed_life);
                     return Ok(Change::Resync(v1::Resync {}));
                 }
                 Ok(None) => self.broke(&Status::unavailable("the manager ended the stream"))?,
@@ -65,9 +80,10 @@ impl Watch {
     /// the last one broke off starts with a `Resync` that says only that.
     fn take(&mut self, index: u64, change: Change) -> Option<Change> {
         self.trouble = None;
-        let resumed = self.fresh && self.index != 0 && index == self.index;
+        let here = (index, self.streamed_life);
+        let resumed = self.fresh && self.index != 0 && here == (self.index, self.life);
         self.fresh = false;
-        self.index = index;
+        (self.index, self.life) = here;
         (!(resumed && matches!(change, Change::Resync(_)))).then_some(change)
     }
 
@@ -80,9 +96,14 @@ impl Watch {
         let message = v1::WatchRequest { service: self.service.clone(), resume_index: self.index };
         let mut cluster = ClusterClient::new(self.link.channel.clone());
         cluster = ClusterClient::<Channel>::max_decoding_message_size(cluster, crate::client::MAX_ANSWER);
-        match self.client.open(cluster.watch(self.client.request(message))).await {
-            Ok(stream) => {
-                self.stream = Some(stream);
+        let opening = async {
+            let answer = cluster.watch(self.client.request(message)).await?;
+            let life = life_of(answer.metadata());
+            Ok(answer.map(|stream| (life, stream)))
+        };
+        match self.client.open(opening).await {
+            Ok((life, stream)) => {
+                (self.streamed_life, self.stream) = (life, Some(stream));
                 self.fresh = true;
                 Ok(())
             }

@@ -7,24 +7,27 @@
 //! |------------|--------------------------------------------------------------------------|
 //! | format     | format version u32                                                       |
 //! | entry      | kind u8, term u64, data to the end                                       |
+//! | owner      | whose log it is: `owner.rs`                                              |
 //! | head       | number of the write u64; first and last index of the log u64 each; sum   |
 //! |            | of the entries' checksums u64; hard state; members; u8, 1 if a snapshot  |
-//! |            | follows                                                                  |
+//! |            | follows; then what members acknowledged                                   |
 //! | hard state | term u64, vote u64, commit u64                                           |
 //! | members    | four times count u32, ids u64: voters, learners, outgoing voters, next   |
 //! |            | learners; then u8, 1 for auto-leave                                      |
 //! | snapshot   | index u64, term u64, members                                             |
+//! | acknowl-   | count u32, for each member its id u64 and the index u64 and term u64 of  |
+//! | edged      | the entry                                                                |
 //!
-//! Hard state, members and snapshot are parts of the head and have no checksum of their own.
+//! Hard state, members, snapshot and what members acknowledged are parts of the head and have no checksum of their own.
 
 use bytes::Bytes;
 
-use warren_types::raft::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+use warren_types::raft::{Acknowledged, ConfState, Entry, EntryKind, HardState, SnapshotMeta};
 
 use crate::{extent::Extent, head::Head};
 
 /// The version of this page, which a log must have to be opened.
-pub const LOG_FORMAT: u32 = 2;
+pub const LOG_FORMAT: u32 = 3;
 
 const CHECKSUM_LEN: usize = 4;
 const KIND_NOOP: u8 = 0;
@@ -48,6 +51,11 @@ pub(crate) fn conf_state_len(conf_state: &ConfState) -> usize {
 /// Length of a stored snapshot pointer.
 pub(crate) fn snapshot_len(snapshot: &SnapshotMeta) -> usize {
     16 + conf_state_len(&snapshot.conf_state)
+}
+
+/// Length of what members acknowledged, as stored.
+pub(crate) fn acknowledged_len(acknowledged: &[Acknowledged]) -> usize {
+    4 + 24 * acknowledged.len()
 }
 
 /// Puts the checksum of `key` and `body` before `body`.
@@ -104,12 +112,15 @@ pub(crate) fn addend(value: &[u8]) -> u64 {
 
 /// The head's body.
 pub(crate) fn encode_head(head: &Head) -> Vec<u8> {
-    let Head { number, extent, sum, hard_state, conf_state, snapshot } = head;
+    let Head { number, extent, sum, hard_state, conf_state, snapshot, acknowledged } = head;
     let mut body = [*number, extent.first, extent.last, *sum].map(u64::to_le_bytes).concat();
     body.extend(encode_hard_state(hard_state));
     body.extend(encode_conf_state(conf_state));
     body.push(snapshot.is_some().into());
     body.extend(snapshot.iter().flat_map(encode_snapshot));
+    body.extend((acknowledged.len() as u32).to_le_bytes());
+    let numbers = acknowledged.iter().flat_map(|it| [it.member, it.index, it.term]);
+    body.extend(numbers.flat_map(u64::to_le_bytes));
     body
 }
 
@@ -120,13 +131,14 @@ pub(crate) fn decode_head(body: &[u8]) -> Option<Head> {
     let hard_state = fields.hard_state()?;
     let conf_state = fields.conf_state()?;
     let snapshot = if fields.bool()? { Some(fields.snapshot()?) } else { None };
+    let acknowledged = fields.acknowledged()?;
     let covered = snapshot.as_ref().map_or(0, |snapshot| snapshot.index);
     // Nothing before the log may be missing, and an empty log ends just before its start.
     if first == 0 || first > covered + 1 || last + 1 < first {
         return None;
     }
     let extent = Extent { snapshot: covered, first, last };
-    fields.end(Head { number, extent, sum, hard_state, conf_state, snapshot })
+    fields.end(Head { number, extent, sum, hard_state, conf_state, snapshot, acknowledged })
 }
 
 fn encode_hard_state(hard_state: &HardState) -> Vec<u8> {
@@ -209,12 +221,21 @@ impl Fields<'_> {
     }
 
     fn ids(&mut self) -> Option<Vec<u64>> {
-        let count = self.u32()?;
-        // Checked before anything is reserved for them: a damaged count may be huge.
-        if self.0.len() < count as usize * 8 {
-            return None;
-        }
+        let count = self.count(8)?;
         (0..count).map(|_| self.u64()).collect()
+    }
+
+    fn acknowledged(&mut self) -> Option<Vec<Acknowledged>> {
+        let count = self.count(24)?;
+        let one = |_| Some(Acknowledged { member: self.u64()?, index: self.u64()?, term: self.u64()? });
+        (0..count).map(one).collect()
+    }
+
+    /// How many follow that take so many bytes each. Checked before anything is reserved for them: a damaged count may
+    /// be huge.
+    fn count(&mut self, bytes: usize) -> Option<u32> {
+        let count = self.u32()?;
+        (self.0.len() >= count as usize * bytes).then_some(count)
     }
 
     /// `value` if nothing is left over.

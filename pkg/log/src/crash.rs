@@ -13,3 +13,15 @@ mod recorder;
 mod reorder;
 mod torn;
 mod workload;
+
+use std::path::Path;
+
+use warren_types::{ClusterId, Id, ManagerId};
+
+use crate::{Engine, LogStore, Owner, Result};
+
+/// Opens a log of one owner, which matters to none of these tests.
+fn open(dir: &Path, engine: Engine) -> Result<Box<dyn LogStore>> {
+    let owner = Owner { cluster: ClusterId(Id(1)), manager: ManagerId(Id(2)), member: 3 };
+    crate::open(dir, engine, owner)
+}

@@ -9,6 +9,7 @@ use std::{
 
 use crate::{
     Error, Result,
+    error::is_full,
     names::{sync_dir, sync_parent},
 };
 
@@ -74,9 +75,15 @@ fn read_pid(lock: &mut File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
+/// For people; the lock itself needs no room. So a full disk is no reason to fail: whoever is locked out is told less.
 fn write_pid(lock: &mut File) -> io::Result<()> {
-    lock.set_len(0)?;
-    lock.write_all(format!("{}\n", std::process::id()).as_bytes())
+    let pid = format!("{}\n", std::process::id());
+    // In place, since on a full disk what is given back cannot be had again.
+    let written = lock.write_all(pid.as_bytes()).and_then(|()| lock.set_len(pid.len() as u64));
+    match written {
+        Err(error) if is_full(&error) => lock.set_len(0),
+        written => written,
+    }
 }
 
 /// Checks the version of the directory, or writes it into a new one.

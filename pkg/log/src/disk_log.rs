@@ -9,15 +9,17 @@ use std::{
 };
 
 use crate::{
-    Batch, Entry, Error, LOG_FORMAT, Loaded, LogStore, Recovered, Result, SnapshotMeta, Stats, codec,
+    Batch, Entry, Error, LOG_FORMAT, Loaded, LogStore, Owner, Recovered, Result, SnapshotMeta, Stats, codec,
     extent::Extent,
     head::Head,
+    owner,
     receipt::Receipt,
     table::{Change, Table},
 };
 
 const FORMAT: &str = "format";
 const HEAD: &str = "head";
+const OWNER: &str = "owner";
 
 /// A raft log on a disk. The engine keeps it; that it is whole is verified here.
 pub struct DiskLog<T: Table> {
@@ -39,7 +41,18 @@ impl<T: Table> DiskLog<T> {
     /// damaged one, [`Error::InUse`] if another process has it open, [`Error::Full`] if there is no
     /// room on the disk.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
-        let path = path.into();
+        Self::open_as(path.into(), None)
+    }
+
+    /// As [`DiskLog::open`], for the member that the log belongs to.
+    ///
+    /// # Errors
+    /// [`Error::OtherOwner`] for the log of another one; as [`DiskLog::open`].
+    pub fn open_of(path: impl Into<PathBuf>, owner: Owner) -> Result<Self> {
+        Self::open_as(path.into(), Some(owner))
+    }
+
+    fn open_as(path: PathBuf, owner: Option<Owner>) -> Result<Self> {
         let is_there = path.try_exists().map_err(Error::io("look for", &path))?;
         let receipt = Receipt::open(Receipt::path_of(&path));
         let receipt = match receipt {
@@ -54,6 +67,9 @@ impl<T: Table> DiskLog<T> {
         let (table, recovered) = guarded(&path, || T::open(&path))?;
         let table = Closing(Some(table));
         let format = guarded(&path, || read_format(&path, table.get()))?;
+        if let (Some(()), Some(wanted)) = (format, owner) {
+            guarded(&path, || check_owner(&path, table.get(), wanted))?;
+        }
         // The receipt's error waits until it is clear that this version has anything to say.
         let Some(receipt) = receipt? else {
             let what = format!("{} is missing", Receipt::path_of(&path).display());
@@ -74,7 +90,7 @@ impl<T: Table> DiskLog<T> {
         }
         check_reach(&log.path, log.head.number, &log.receipt)?;
         if format.is_none() {
-            log.create()?;
+            log.create(owner)?;
         }
         log.receipt.put(log.head.number, true)?;
         log.has_failed = false;
@@ -82,11 +98,12 @@ impl<T: Table> DiskLog<T> {
     }
 
     /// Makes a new table a log.
-    fn create(&mut self) -> Result<()> {
-        let records = vec![
+    fn create(&mut self, owner: Option<Owner>) -> Result<()> {
+        let mut records = vec![
             (FORMAT, codec::seal(FORMAT.as_bytes(), &LOG_FORMAT.to_le_bytes())),
             (HEAD, codec::seal(HEAD.as_bytes(), &codec::encode_head(&self.head))),
         ];
+        records.extend(owner.map(|it| (OWNER, codec::seal(OWNER.as_bytes(), &owner::encode(&it)))));
         let change = Change { records, ..Change::default() };
         guarded(&self.path, || self.table.get_mut().commit("create", &change))
     }
@@ -182,6 +199,7 @@ impl<T: Table> LogStore for DiskLog<T> {
             snapshot: self.head.snapshot.clone(),
             entries: self.read_entries()?,
             recovered: self.recovered.clone(),
+            acknowledged: self.head.acknowledged.clone(),
         })
     }
 
@@ -304,13 +322,31 @@ fn read_format<T: Table>(path: &Path, table: &T) -> Result<Option<()>> {
     }
 }
 
+/// Refuses a log that is another member's.
+fn check_owner<T: Table>(path: &Path, table: &T, wanted: Owner) -> Result<()> {
+    let value = table.get(OWNER)?;
+    let body = value.as_deref().and_then(|value| codec::unseal(OWNER.as_bytes(), value));
+    match body.and_then(owner::decode) {
+        Some(found) if found == wanted => Ok(()),
+        Some(found) => Err(Error::OtherOwner { path: path.into(), found, wanted }),
+        None => {
+            let what = format!("its record `{OWNER}` is missing or does not match its checksum");
+            Err(Error::Corrupt { path: path.into(), what })
+        }
+    }
+}
+
 /// Refuses a log that ends before what was acknowledged.
 fn check_reach(path: &Path, number: u64, receipt: &Receipt) -> Result<()> {
     if number >= receipt.number() {
         return Ok(());
     }
     let acknowledged = receipt.number();
-    let what = format!("it ends with write {number}, but write {acknowledged} was acknowledged");
+    let receipt = Receipt::path_of(path);
+    let receipt = receipt.file_name().unwrap_or_default().display();
+    let what = format!(
+        "it ends with write {number}, but write {acknowledged} was acknowledged, as {receipt} beside it says"
+    );
     Err(Error::Corrupt { path: path.into(), what })
 }
 

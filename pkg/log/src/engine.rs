@@ -2,11 +2,11 @@
 
 use std::{
     fmt::{self, Display},
-    path::Path,
+    path::{Path, PathBuf},
     str::FromStr,
 };
 
-use crate::{Error, LogStore, RedbLog, Result, SledLog};
+use crate::{Error, LogStore, Owner, RedbLog, Result, SledLog};
 
 /// What keeps a log on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -30,12 +30,12 @@ impl Engine {
         }
     }
 
-    /// The name of its file or directory.
-    fn file_name(self) -> &'static str {
-        match self {
+    /// Where its log is in the directory `dir`, or would be.
+    pub fn path_in(self, dir: &Path) -> PathBuf {
+        dir.join(match self {
             Engine::Redb => "raft.redb",
             Engine::Sled => "raft.sled",
-        }
+        })
     }
 }
 
@@ -62,21 +62,27 @@ impl FromStr for Engine {
     }
 }
 
-/// Opens the log in `dir`, which must exist; creates it if there is none.
+/// The log in `dir`, whichever engine keeps it.
+pub fn log_in(dir: &Path) -> Option<PathBuf> {
+    Engine::ALL.into_iter().map(|engine| engine.path_in(dir)).find(|path| path.exists())
+}
+
+/// Opens the log of `owner` in `dir`, which must exist; creates it if there is none.
 ///
 /// # Errors
-/// [`Error::OtherEngine`] if another engine's log is there; [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`],
-/// [`Error::InUse`] and [`Error::Full`] as they are described there.
-pub fn open(dir: &Path, engine: Engine) -> Result<Box<dyn LogStore>> {
+/// [`Error::OtherEngine`] if another engine's log is there; [`Error::OtherOwner`] if it is another member's;
+/// [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`], [`Error::InUse`] and [`Error::Full`] as they are described
+/// there.
+pub fn open(dir: &Path, engine: Engine, owner: Owner) -> Result<Box<dyn LogStore>> {
     for found in Engine::ALL.into_iter().filter(|found| *found != engine) {
-        let path = dir.join(found.file_name());
+        let path = found.path_in(dir);
         if path.try_exists().map_err(Error::io("look for", &path))? {
             return Err(Error::OtherEngine { path, found, wanted: engine });
         }
     }
-    let path = dir.join(engine.file_name());
+    let path = engine.path_in(dir);
     Ok(match engine {
-        Engine::Redb => Box::new(RedbLog::open(path)?),
-        Engine::Sled => Box::new(SledLog::open(path)?),
+        Engine::Redb => Box::new(RedbLog::open_of(path, owner)?),
+        Engine::Sled => Box::new(SledLog::open_of(path, owner)?),
     })
 }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::Engine;
+use crate::{Engine, Owner};
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -54,6 +54,20 @@ pub enum Error {
         found: Engine,
         /// The engine that was to open it.
         wanted: Engine,
+    },
+    /// The log is another member's.
+    #[error(
+        "{} is the log of {found}, and this is {wanted}: put this manager's own log back with its receipt, from a copy \
+         of this directory, or remove this manager from the cluster, empty its data directory and join again",
+        path.display()
+    )]
+    OtherOwner {
+        /// The log that is there.
+        path: PathBuf,
+        /// Whose it is.
+        found: Owner,
+        /// Who opened it.
+        wanted: Owner,
     },
     /// The file's content is not what was written.
     #[error(
@@ -175,7 +189,7 @@ pub enum Error {
 
 impl Error {
     /// Wraps an [`io::Error`] with what was attempted on which file; for `map_err`.
-    pub(crate) fn io(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
+    pub fn io(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
         let path = path.into();
         move |source| {
             if is_full(&source) {
@@ -196,7 +210,7 @@ impl Error {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 

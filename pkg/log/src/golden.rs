@@ -4,9 +4,14 @@
 use std::{fs, path::PathBuf};
 
 use bytes::Bytes;
-use warren_types::raft::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+use warren_types::raft::{Acknowledged, ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+use warren_types::{ClusterId, Id, ManagerId};
 
-use crate::{Error, LOG_FORMAT, SNAPSHOT_FORMAT, Snapshots, codec, extent::Extent, head::Head, receipt};
+use crate::{
+    Error, LOG_FORMAT, Owner, SNAPSHOT_FORMAT, Snapshots, codec, extent::Extent, head::Head, owner, receipt,
+};
+
+const OWNER: Owner = Owner { cluster: ClusterId(Id(7)), manager: ManagerId(Id(1 << 64 | 8)), member: 3 };
 
 fn conf_state() -> ConfState {
     ConfState {
@@ -39,6 +44,10 @@ fn heads() -> [(&'static str, Head); 2] {
         hard_state: HardState { term: 3, vote: 2, commit: 11 },
         conf_state: conf_state(),
         snapshot: Some(meta()),
+        acknowledged: vec![
+            Acknowledged { member: 1, index: 11, term: 3 },
+            Acknowledged { member: 2, index: 10, term: 2 },
+        ],
     };
     [("head-of-new-log", Head::default()), ("head", head)]
 }
@@ -49,7 +58,9 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
     let entries = entries().map(|(name, entry)| (name, codec::encode_entry(&entry)));
     let heads = heads().map(|(name, head)| (name, codec::seal(b"head", &codec::encode_head(&head))));
     let receipt = receipt::encode(17).to_vec();
-    [("format", format)].into_iter().chain(entries).chain(heads).chain([("receipt", receipt)]).collect()
+    let owner = codec::seal(b"owner", &owner::encode(&OWNER));
+    let beside = [("receipt", receipt), ("owner", owner)];
+    [("format", format)].into_iter().chain(entries).chain(heads).chain(beside).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -115,6 +126,8 @@ fn records_of_every_version_are_read_or_known() {
             let value = value(name);
             assert_eq!(codec::decode_head(codec::unseal(b"head", &value).unwrap()), Some(head), "{name}");
         }
+        let owner = value("owner");
+        assert_eq!(owner::decode(codec::unseal(b"owner", &owner).unwrap()), Some(OWNER));
         let receipt = value("receipt").try_into().unwrap();
         assert_eq!(receipt::decode(&receipt), Some(17));
     }

@@ -1,6 +1,6 @@
 //! All of a log but its entries: one record, rewritten by every write, that says what must be there.
 
-use warren_types::raft::{ConfState, HardState, SnapshotMeta};
+use warren_types::raft::{Acknowledged, ConfState, HardState, SnapshotMeta};
 
 use crate::{Batch, extent::Extent};
 
@@ -20,6 +20,8 @@ pub(crate) struct Head {
     pub conf_state: ConfState,
     /// The latest snapshot.
     pub snapshot: Option<SnapshotMeta>,
+    /// What members are known to have acknowledged.
+    pub acknowledged: Vec<Acknowledged>,
 }
 
 impl Default for Head {
@@ -31,6 +33,7 @@ impl Default for Head {
             hard_state: HardState::default(),
             conf_state: ConfState::default(),
             snapshot: None,
+            acknowledged: Vec::new(),
         }
     }
 }
@@ -57,6 +60,9 @@ impl Head {
         }
         if let Some(conf_state) = &batch.conf_state {
             self.conf_state.clone_from(conf_state);
+        }
+        if let Some(acknowledged) = &batch.acknowledged {
+            self.acknowledged.clone_from(acknowledged);
         }
     }
 }

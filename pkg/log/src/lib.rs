@@ -55,6 +55,7 @@ mod golden;
 mod head;
 mod memory;
 mod names;
+mod owner;
 mod receipt;
 mod redb_table;
 mod sled_table;
@@ -64,12 +65,13 @@ mod table;
 
 pub use codec::LOG_FORMAT;
 pub use data_dir::{DATA_DIR_VERSION, DataDir};
-pub use engine::{Engine, UnknownEngine, open};
+pub use engine::{Engine, UnknownEngine, log_in, open};
 pub use error::{Error, Result};
 pub use memory::{CrashPoint, Disk, MemoryLog};
+pub use owner::Owner;
 pub use snapshot::{SNAPSHOT_FORMAT, Snapshots};
 pub use store::{Batch, Loaded, LogStore, Recovered, Stats};
-pub use warren_types::raft::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+pub use warren_types::raft::{Acknowledged, ConfState, Entry, EntryKind, HardState, SnapshotMeta};
 
 /// A raft log in a redb file.
 pub type RedbLog = disk_log::DiskLog<redb_table::RedbTable>;

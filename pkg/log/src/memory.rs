@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    Batch, ConfState, Entry, Error, HardState, Loaded, LogStore, Result, SnapshotMeta, Stats, codec,
-    extent::Extent,
+    Acknowledged, Batch, ConfState, Entry, Error, HardState, Loaded, LogStore, Result, SnapshotMeta, Stats,
+    codec, extent::Extent,
 };
 
 /// On which side of a durable write the power goes.
@@ -24,13 +24,14 @@ pub enum CrashPoint {
 #[derive(Debug, Clone)]
 pub struct Disk(Arc<Mutex<Platter>>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Platter {
     extent: Extent,
     entries: VecDeque<Entry>,
     hard_state: HardState,
     conf_state: ConfState,
     snapshot: Option<SnapshotMeta>,
+    acknowledged: Vec<Acknowledged>,
     /// Raised by every opening, so that the writer of before the crash is shut out.
     boot: u64,
     writes: u64,
@@ -54,6 +55,7 @@ impl Disk {
             hard_state: HardState::default(),
             conf_state: ConfState::default(),
             snapshot: None,
+            acknowledged: Vec::new(),
             boot: 0,
             writes: 0,
             crash: None,
@@ -80,6 +82,12 @@ impl Disk {
     /// Switches the power off now. Everything durable stays.
     pub fn power_off(&self) {
         self.platter().powered = false;
+    }
+
+    /// An independent disk with what is durable on this one now, as a backup of it or an image.
+    pub fn image(&self) -> Self {
+        let platter = Platter { crash: None, powered: true, ..self.platter().clone() };
+        Self(Arc::new(Mutex::new(platter)))
     }
 
     /// How many durable writes the disk has seen in its life.
@@ -124,6 +132,9 @@ impl Platter {
         if let Some(conf_state) = &batch.conf_state {
             self.conf_state = conf_state.clone();
         }
+        if let Some(acknowledged) = &batch.acknowledged {
+            self.acknowledged.clone_from(acknowledged);
+        }
         self.extent = after;
     }
 }
@@ -155,6 +166,7 @@ impl LogStore for MemoryLog {
             conf_state: platter.conf_state.clone(),
             snapshot: platter.snapshot.clone(),
             recovered: None,
+            acknowledged: platter.acknowledged.clone(),
             entries: platter.entries.iter().cloned().collect(),
         })
     }

@@ -38,13 +38,18 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
+    /// The snapshots in that directory, as they are: nothing is created or removed.
+    pub fn at(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
     /// Opens the directory, creates it if needed, and removes every snapshot file in it that is
     /// not `current` (what [`crate::LogStore::load`] returned): what a crash left half-done.
     pub fn open(dir: impl Into<PathBuf>, current: Option<&SnapshotMeta>) -> Result<Self> {
-        let dir = dir.into();
-        fs::create_dir_all(&dir).map_err(Error::io("create", &dir))?;
-        sync_parent(&dir)?;
-        let snapshots = Self { dir };
+        let snapshots = Self::at(dir);
+        let dir = &snapshots.dir;
+        fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
+        sync_parent(dir)?;
         let keep = current.map(|meta| file_name(meta.index, meta.term));
         snapshots.remove_where(|name| Some(name) != keep.as_deref())?;
         Ok(snapshots)
@@ -91,9 +96,12 @@ impl Snapshots {
     pub fn load_at(&self, index: u64, term: u64) -> Result<(SnapshotMeta, Vec<u8>)> {
         let path = self.dir.join(file_name(index, term));
         let mut content = Vec::new();
-        File::open(&path)
-            .and_then(|mut file| file.read_to_end(&mut content))
-            .map_err(Error::io("read", &path))?;
+        File::open(&path).and_then(|mut file| file.read_to_end(&mut content)).map_err(|error| match error
+            .kind()
+        {
+            io::ErrorKind::NotFound => Error::Corrupt { path: path.clone(), what: "it is missing".into() },
+            _ => Error::io("read", &path)(error),
+        })?;
         let (found, payload) = parse(&path, &content)?;
         if (found.index, found.term) != (index, term) {
             let what = format!("it is for entry {} of term {}", found.index, found.term);

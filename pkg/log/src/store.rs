@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
 };
 
-use warren_types::raft::{ConfState, Entry, HardState, SnapshotMeta};
+use warren_types::raft::{Acknowledged, ConfState, Entry, HardState, SnapshotMeta};
 
 use crate::{Result, codec};
 
@@ -21,6 +21,8 @@ pub struct Batch {
     pub hard_state: Option<HardState>,
     /// The new members, if they changed (at the founding of a cluster, for example).
     pub conf_state: Option<ConfState>,
+    /// What members are known to have acknowledged, if that changed.
+    pub acknowledged: Option<Vec<Acknowledged>>,
 }
 
 impl Batch {
@@ -30,6 +32,7 @@ impl Batch {
             && self.entries.is_empty()
             && self.hard_state.is_none()
             && self.conf_state.is_none()
+            && self.acknowledged.is_none()
     }
 
     /// Bytes of what it stores, as encoded. Keys, the engine's own pages, and what every write
@@ -39,7 +42,8 @@ impl Batch {
         let hard_state = self.hard_state.map_or(0, |_| codec::HARD_STATE_LEN);
         let conf_state = self.conf_state.as_ref().map_or(0, codec::conf_state_len);
         let snapshot = self.snapshot.as_ref().map_or(0, codec::snapshot_len);
-        (entries + hard_state + conf_state + snapshot) as u64
+        let acknowledged = self.acknowledged.as_ref().map_or(0, |it| codec::acknowledged_len(it));
+        (entries + hard_state + conf_state + snapshot + acknowledged) as u64
     }
 }
 
@@ -58,6 +62,8 @@ pub struct Loaded {
     pub entries: Vec<Entry>,
     /// Set if the store had to be repaired when it was opened: something to warn about.
     pub recovered: Option<Recovered>,
+    /// What members were known to have acknowledged.
+    pub acknowledged: Vec<Acknowledged>,
 }
 
 /// A store was not closed in order, and its engine brought it back to the last finished write. What

@@ -130,7 +130,11 @@ impl Refused {
                 (Exit::Unreachable, "try again in a moment: twice does no harm")
             }
             Code::DeadlineExceeded => (Exit::TimedOut, "try again in a moment"),
-            _ => (Exit::Failed, "look at the manager's log"),
+            _ => {
+                let hint = "read what the manager at that address wrote to standard error, on its machine \
+                            (`journalctl --unit UNIT` where systemd runs it)";
+                (Exit::Failed, hint)
+            }
         };
         Failure { fields: violations, ..Failure::new(exit, NOT_JOINED, message, hint) }
     }

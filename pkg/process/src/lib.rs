@@ -21,7 +21,7 @@ pub use dumps::no_core_dumps;
 pub use failure::{Exit, Failure, chain};
 pub use machine::Machine;
 pub use metrics::{MetricsArgs, MetricsListen};
-pub use place::{NodeSection, PlaceArgs};
+pub use place::{NodeSection, PlaceArgs, data_dir_flag};
 pub use signals::Signals;
 
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! Where a node keeps what.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,15 @@ pub struct PlaceArgs {
     /// Holds sockets and what need not survive [default: /run/warren]
     #[arg(long, env = "WARREN_RUN_DIR", value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
+}
+
+/// The flag that names `data_dir`, with a blank before it, for commands that people are told to type; empty where a
+/// command uses it without being told.
+pub fn data_dir_flag(data_dir: &Path) -> String {
+    match data_dir == Path::new(DATA_DIR) {
+        true => String::new(),
+        false => format!(" --data-dir {}", data_dir.display()),
+    }
 }
 
 /// What is remembered of a node as a whole: the section `[node]`.
@@ -61,6 +70,12 @@ impl NodeSection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_another_data_dir_than_the_default_is_named() {
+        assert_eq!(data_dir_flag(Path::new(DATA_DIR)), "");
+        assert_eq!(data_dir_flag(Path::new("/d")), " --data-dir /d");
+    }
 
     #[test]
     fn what_is_said_now_counts_and_the_rest_stays() {

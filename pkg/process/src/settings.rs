@@ -90,6 +90,10 @@ impl Sections {
             Failure::new(Exit::Failed, "the node's settings were not kept", why, hint)
         };
         let text = toml::to_string(&self.table).map_err(|why| failed(why.to_string()))?;
+        // A command that is repeated says nothing new, and needs no room on the disk.
+        if files::read_private(&self.path).is_ok_and(|kept| *kept == text) {
+            return Ok(());
+        }
         files::write_private(&self.path, text.as_bytes()).map_err(|error| failed(chain(&error)))
     }
 }

@@ -55,6 +55,16 @@ pub enum FileError {
     },
 }
 
+impl FileError {
+    /// Whether making room on the disk is what helps.
+    pub fn is_out_of_space(&self) -> bool {
+        let full = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        };
+        matches!(self, Self::Write { source, .. } if full(source))
+    }
+}
+
 /// Writes a file of mode 0600, replacing it as a whole: a crash leaves the old content or the new, durably.
 pub fn write_private(path: &Path, content: &[u8]) -> Result<(), FileError> {
     write(path, content, 0o600).map_err(|source| FileError::Write { path: path.to_owned(), source })

@@ -8,6 +8,7 @@
 use std::fmt::{self, Write};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use aes_gcm::aead::Generate;
 use sha2::{Digest, Sha256};
@@ -60,6 +61,19 @@ impl fmt::Display for Fingerprint {
     }
 }
 
+impl FromStr for Fingerprint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut bytes = [0; 8];
+        let parsed = (text.len() == 2 * bytes.len()).then(|| hex::parse(text.as_bytes(), &mut bytes));
+        match parsed {
+            Some(Ok(())) => Ok(Self(bytes)),
+            _ => Err(format!("{text:?} is not a fingerprint of 16 hexadecimal digits")),
+        }
+    }
+}
+
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Fingerprint({self})")
@@ -99,9 +113,14 @@ impl FileKey {
         parse(purpose, path, text)
     }
 
+    /// A new key, which is in no file yet.
+    pub(crate) fn generate(purpose: &'static Purpose) -> Self {
+        Self::new(purpose, Generate::generate())
+    }
+
     /// A new key; it is durable in the file when this returns.
     pub(crate) fn create(purpose: &'static Purpose, path: &Path) -> Result<Self, FileError> {
-        let key = Self::new(purpose, Generate::generate());
+        let key = Self::generate(purpose);
         key.save(path)?;
         Ok(key)
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::Identity;
 
@@ -30,15 +31,35 @@ pub enum Peer {
         /// Where it dialled from.
         address: SocketAddr,
     },
+    /// A caller of another manager, which relays the request. The connection proves only which manager that is; its
+    /// word on the caller is taken, since every manager can issue certificates.
+    Relayed {
+        /// The other end of the connection to that manager.
+        caller: Arc<Peer>,
+        /// The manager.
+        by: Identity,
+    },
 }
 
-/// As in audit lines: `admin alice at 10.0.0.7:40112`, `uid 1000`, `nobody known at 10.0.0.7:40112`.
+impl Peer {
+    /// Who made the request, whichever manager received it.
+    pub fn origin(&self) -> &Peer {
+        match self {
+            Peer::Relayed { caller, .. } => caller.origin(),
+            peer => peer,
+        }
+    }
+}
+
+/// As in audit lines: `admin alice at 10.0.0.7:40112`, `uid 1000`, `nobody known at 10.0.0.7:40112`,
+/// `uid 1000 through manager 42`.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Peer::Certificate { identity, address } => write!(f, "{identity} at {address}"),
             Peer::Local { uid, .. } => write!(f, "uid {uid}"),
             Peer::Anonymous { address } => write!(f, "nobody known at {address}"),
+            Peer::Relayed { caller, by } => write!(f, "{caller} through {by}"),
         }
     }
 }

@@ -30,7 +30,7 @@ mod member;
 mod stream;
 
 use crate::cipher::TAG;
-pub use keyring::{KeyId, Keyring, KeyringError};
+pub use keyring::{KeyId, Keyring, KeyringError, PreparedKeyring};
 pub use stream::SealingWriter;
 
 /// The format version of values and streams that this program writes, and the latest it reads. No message in

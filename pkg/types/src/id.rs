@@ -17,12 +17,26 @@ const DIGITS: usize = 25;
 #[repr(Rust, packed(8))]
 pub struct Id(pub u128);
 
-/// A text that is not an identifier.
+/// A text that is not an identifier. Both repeat at most the first 64 characters of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is not {wanted}")]
-pub struct ParseIdError {
-    wanted: &'static str,
-    found: String,
+pub enum ParseIdError {
+    /// It does not have the form.
+    #[error("{found:?} is not {wanted}")]
+    Form {
+        /// What it should be.
+        wanted: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// It is a number, and does not fit.
+    #[error(
+        "{found:?} is too long: an id has 128 bits, which are {DIGITS} base-36 digits up to {max}",
+        max = Id(u128::MAX)
+    )]
+    TooLong {
+        /// What it is.
+        found: String,
+    },
 }
 
 impl fmt::Display for Id {
@@ -42,20 +56,16 @@ impl FromStr for Id {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
-        let wrong = || ParseIdError { wanted: "an id of 25 base-36 digits", found: shorten(text) };
-        if text.len() != DIGITS {
-            return Err(wrong());
+        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'z');
+        if text.len() < DIGITS || !text.bytes().all(is_digit) {
+            let (wanted, found) = ("an id of 25 base-36 digits", shorten(text));
+            return Err(ParseIdError::Form { wanted, found });
         }
-        let mut value: u128 = 0;
-        for byte in text.bytes() {
-            let digit = match byte {
-                b'0'..=b'9' => byte - b'0',
-                b'a'..=b'z' => byte - b'a' + 10,
-                _ => return Err(wrong()),
-            };
-            value = value.checked_mul(36).and_then(|v| v.checked_add(u128::from(digit))).ok_or_else(wrong)?;
+        let too_long = || ParseIdError::TooLong { found: shorten(text) };
+        if text.len() > DIGITS {
+            return Err(too_long());
         }
-        Ok(Self(value))
+        u128::from_str_radix(text, 36).map(Self).map_err(|_| too_long())
     }
 }
 
@@ -123,7 +133,8 @@ impl FromStr for TaskId {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
-        let wrong = || ParseIdError { wanted: "a task id (<service id>-<number>)", found: shorten(text) };
+        let wanted = "a task id (<service id>-<number>)";
+        let wrong = || ParseIdError::Form { wanted, found: shorten(text) };
         let (service, number) = text.split_once('-').ok_or_else(wrong)?;
         let canonical = !number.starts_with(['0', '+']);
         let number = number.parse().ok().filter(|_| canonical).ok_or_else(wrong)?;
@@ -167,6 +178,23 @@ mod tests {
         let too_large = "z".repeat(DIGITS);
         for text in ["", "abc", "0000000000000000000000000", &too_large, "000000000000000000000000A"] {
             assert_eq!(text.parse::<Id>().is_ok(), text == "0".repeat(DIGITS), "{text}");
+        }
+    }
+
+    #[test]
+    fn id_above_128_bits_is_refused_as_too_long() {
+        let largest = Id(u128::MAX).to_string();
+        assert_eq!(largest.parse(), Ok(Id(u128::MAX)));
+        let first_beyond = format!("{}4", &largest[..DIGITS - 1]);
+        for text in [first_beyond, "z".repeat(DIGITS), format!("{largest}0"), "0".repeat(1_000)] {
+            let error = text.parse::<Id>().unwrap_err();
+            assert!(matches!(error, ParseIdError::TooLong { .. }), "{error}");
+            assert!(error.to_string().contains("is too long: an id has 128 bits"), "{error}");
+            assert!(error.to_string().contains(&largest) && error.to_string().len() < 256, "{error}");
+        }
+        for text in ["", "abc", "-000000000000000000000000", "00000000000000000000000000000A"] {
+            let error = text.parse::<Id>().unwrap_err();
+            assert!(matches!(error, ParseIdError::Form { .. }), "{error}");
         }
     }
 

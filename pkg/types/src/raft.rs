@@ -38,6 +38,17 @@ pub struct HardState {
     pub commit: u64,
 }
 
+/// What a member is known to have acknowledged: it had that entry, which was or became committed, on stable storage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Acknowledged {
+    /// The member.
+    pub member: u64,
+    /// Index of the entry.
+    pub index: u64,
+    /// Its term.
+    pub term: u64,
+}
+
 /// The members of the group. During a joint change (Raft thesis, 4.3) both the incoming and the outgoing voters
 /// must agree.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]

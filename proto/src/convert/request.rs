@@ -52,6 +52,20 @@ mod tests {
     }
 
     #[test]
+    fn id_above_128_bits_is_refused_with_its_field() {
+        let id = "z".repeat(25);
+        let request = v1::CreateServiceRequest { id: id.clone(), spec: None };
+        let wrong = <(ServiceId, ServiceSpec)>::try_from(request).unwrap_err().to_string();
+        assert_eq!(
+            wrong,
+            format!(
+                "id: \"{id}\" is too long: an id has 128 bits, which are 25 base-36 digits up to \
+                 f5lxx1zz5pnorynqglhzmsp33; spec: is missing"
+            )
+        );
+    }
+
+    #[test]
     fn replicas_keep_their_sign() {
         assert_eq!(replicas(0), Ok(0));
         assert_eq!(replicas(7), Ok(7));

@@ -5,7 +5,7 @@
 //! machine disturbs all of them; ratios are taken within a round.
 
 mod api;
-mod door;
+pub mod door;
 
 use std::fs::File;
 use std::io::Write;

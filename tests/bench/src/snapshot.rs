@@ -21,6 +21,7 @@ use warren_types::{
     ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
 };
 
+use crate::commits::door::OWNER;
 use crate::figures::Figures;
 
 const NODES: u32 = 1_000;
@@ -130,7 +131,7 @@ impl Cluster {
         let tuning = Tuning { snapshots, ..Tuning::default() };
         let (data_dir, stop) = (DataDir::open(&self.directory)?, CancellationToken::new());
         let Opened { store, ended, .. } =
-            open_store(data_dir, &path, Engine::Redb, tuning, Group::of_one(), stop.clone())?;
+            open_store(data_dir, &path, (Engine::Redb, OWNER), tuning, Group::of_one(), stop.clone())?;
         self.runtime.block_on(async {
             let mut watch = store.watch(0);
             while !store.read().role.may_plan {

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use bytes::Bytes;
 use warren_consensus::{
-    Config, Effect, Entry, EntryKind, Event, Machine, MemberChange, Message, MessageKind, Proposal, Restored,
+    Acknowledged, Config, Effect, Entry, EntryKind, Event, Machine, MemberChange, Message, MessageKind,
+    Proposal, Restored,
 };
 use warren_types::raft::{ConfState, SnapshotMeta};
 
@@ -13,7 +14,7 @@ use warren_types::raft::{ConfState, SnapshotMeta};
 const MOST_EVENTS: usize = 200;
 const ME: u64 = 1;
 
-const KINDS: [MessageKind; 12] = [
+const KINDS: [MessageKind; 13] = [
     MessageKind::Append,
     MessageKind::AppendResponse,
     MessageKind::Vote,
@@ -26,6 +27,7 @@ const KINDS: [MessageKind; 12] = [
     MessageKind::ReadIndexResponse,
     MessageKind::PreVote,
     MessageKind::PreVoteResponse,
+    MessageKind::Status,
 ];
 
 /// The member never panics, and what it applies has no gap and never goes back, until it says that it cannot
@@ -136,7 +138,15 @@ fn message(input: &mut Unstructured<'_>) -> Result<Message> {
         reject_hint: small(input)?,
         context: if bool::arbitrary(input)? { Bytes::new() } else { data(input)? },
         priority: i64::from(i8::arbitrary(input)? / 64),
+        acknowledged: if u8::arbitrary(input)? > 200 { acknowledged(input)? } else { Vec::new() },
     })
+}
+
+fn acknowledged(input: &mut Unstructured<'_>) -> Result<Vec<Acknowledged>> {
+    let one = |input: &mut Unstructured<'_>, member| {
+        Ok(Acknowledged { member, index: small(input)?, term: small(input)? })
+    };
+    (1..=u64::from(u8::arbitrary(input)? % 4)).map(|member| one(input, member)).collect()
 }
 
 fn entries(input: &mut Unstructured<'_>, before: u64) -> Result<Vec<Entry>> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::record::{Conflict, Operation, Outcome, Record, Value, Version};
+use crate::record::{Acknowledgement, Conflict, Operation, Outcome, Record, Value, Version};
 
 /// An operation by its place in the key's history.
 pub type Place = usize;
@@ -21,8 +21,6 @@ pub struct Epoch {
     pub seen_by: Vec<Place>,
     /// Whoever expected it succeeded, and so made the next version.
     pub expected_by: Option<Place>,
-    /// Writes that it overtook: it began after they were called.
-    pub overtook: Vec<Place>,
 }
 
 impl Epoch {
@@ -44,8 +42,6 @@ pub struct Candidate {
     pub value: Value,
     /// Of a compare-and-set.
     pub expected: Option<Version>,
-    /// Its version is below this one, by which it was overtaken.
-    pub below: Option<Version>,
 }
 
 /// The history of a key up to some moment, sorted by what it says.
@@ -64,8 +60,12 @@ pub enum Why {
     NeverWritten { version: Version, seen: Place },
     /// Two answers give a version different values.
     OtherValue { version: Version, one: Place, other: Place },
-    /// Two writes were confirmed with the same version.
+    /// Two writes were answered with the same version.
     Twice { version: Version, one: Place, other: Place },
+    /// The answer to a write shows a value that it did not write, and who wrote that.
+    ForeignValue { place: Place, shown: Value, written_by: Option<Place> },
+    /// A write was answered with a version at which somebody found what another write wrote.
+    ForeignVersion { version: Version, place: Place, found_by: Place, written_by: Place },
     /// A compare-and-set succeeded, but the version before its own is not the one it expected.
     Lost { place: Place, before: Version },
     /// A compare-and-set was refused although it found what it expected.
@@ -84,6 +84,8 @@ impl Why {
                 vec![*place]
             }
             Self::OtherValue { one, other, .. } | Self::Twice { one, other, .. } => vec![*one, *other],
+            Self::ForeignValue { place, written_by, .. } => [*place].into_iter().chain(*written_by).collect(),
+            Self::ForeignVersion { place, found_by, written_by, .. } => vec![*place, *found_by, *written_by],
             Self::Stale { place, behind } => vec![*place, *behind],
         }
     }
@@ -99,7 +101,21 @@ impl fmt::Display for Why {
                 write!(f, "#{one} and #{other} give version {version} different values")
             }
             Self::Twice { version, one, other } => {
-                write!(f, "#{one} and #{other} were both confirmed with version {version}")
+                write!(
+                    f,
+                    "#{one} and #{other} were both answered with version {version}, which one write can have"
+                )
+            }
+            Self::ForeignValue { place, shown, written_by } => {
+                write!(f, "the answer to #{place} shows {shown}, which it did not write")?;
+                written_by.map_or(Ok(()), |other| write!(f, ": #{other} did"))
+            }
+            Self::ForeignVersion { version, place, found_by, written_by } => {
+                write!(
+                    f,
+                    "#{place} was answered with version {version}, which belongs to another write: #{found_by} \
+                     found there what #{written_by} wrote"
+                )
             }
             Self::Lost { place, before } => {
                 write!(f, "#{place} replaced version {before}, which is not the one it expected")
@@ -123,26 +139,28 @@ impl Epochs {
     /// # Errors
     /// Answers that contradict each other in whatever order they happened.
     pub fn of(history: &[&Record], is_answered: impl Fn(Place) -> bool) -> Result<Self, Why> {
-        let mut drafts = Drafts { epochs: BTreeMap::from([(0, Epoch::default())]), candidates: Vec::new() };
+        let mut drafts =
+            Drafts { history, epochs: BTreeMap::from([(0, Epoch::default())]), candidates: Vec::new() };
         for (place, record) in history.iter().enumerate() {
             drafts.add(place, &record.operation, is_answered(place))?;
         }
-        let Drafts { epochs, candidates } = drafts;
+        let Drafts { epochs, candidates, .. } = drafts;
         Ok(Self { epochs: epochs.into_values().collect(), candidates })
     }
 }
 
-struct Drafts {
+struct Drafts<'a> {
+    history: &'a [&'a Record],
     epochs: BTreeMap<Version, Epoch>,
     candidates: Vec<Candidate>,
 }
 
-impl Drafts {
+impl Drafts<'_> {
     fn add(&mut self, place: Place, operation: &Operation, answered: bool) -> Result<(), Why> {
         match *operation {
             Operation::Read { found: Outcome::Ok(found) } if answered => self.read(place, found),
-            Operation::Write { value, made: Outcome::Ok(version) } if answered => {
-                self.made(place, version, value)
+            Operation::Write { value, made: Outcome::Ok(shown) } if answered => {
+                self.made(place, value, shown)
             }
             Operation::Cas { expected, made: Outcome::Ok(Err(Conflict(found))), .. } if answered => {
                 if found == expected {
@@ -151,29 +169,24 @@ impl Drafts {
                 self.epoch(found).seen_by.push(place);
                 Ok(())
             }
-            Operation::Cas { expected, value, made: Outcome::Ok(Ok(version)) } if answered => {
-                if expected >= version {
+            Operation::Cas { expected, value, made: Outcome::Ok(Ok(shown)) } if answered => {
+                self.made(place, value, shown)?;
+                if expected >= shown.version {
                     return Err(Why::Lost { place, before: expected });
                 }
                 self.epoch(expected).expected_by = Some(place);
-                self.made(place, version, value)
-            }
-            Operation::Write { value, made: Outcome::Overtaken(by, version) } if answered => {
-                self.overtaken(place, value, (by, version))
-            }
-            Operation::Cas { value, made: Outcome::Overtaken(by, version), .. } if answered => {
-                self.overtaken(place, value, (by, version))
+                Ok(())
             }
             Operation::Read { .. }
             | Operation::Write { made: Outcome::Failed, .. }
             | Operation::Cas { made: Outcome::Failed, .. } => Ok(()),
             Operation::Write { value, .. } => {
-                self.candidates.push(Candidate { place, value, expected: None, below: None });
+                self.candidates.push(Candidate { place, value, expected: None });
                 Ok(())
             }
             Operation::Cas { expected, value, .. } => {
                 self.epoch(expected);
-                self.candidates.push(Candidate { place, value, expected: Some(expected), below: None });
+                self.candidates.push(Candidate { place, value, expected: Some(expected) });
                 Ok(())
             }
         }
@@ -191,29 +204,47 @@ impl Drafts {
         Ok(())
     }
 
-    fn overtaken(&mut self, place: Place, value: Value, (by, version): (Value, Version)) -> Result<(), Why> {
-        self.read(place, Some((by, version)))?;
-        self.epoch(version).overtook.push(place);
-        self.candidates.push(Candidate { place, value, expected: None, below: Some(version) });
-        Ok(())
-    }
-
-    fn made(&mut self, place: Place, version: Version, value: Value) -> Result<(), Why> {
+    /// A write that was answered: with its own value, and with a version that no other write has.
+    fn made(&mut self, place: Place, value: Value, shown: Acknowledgement) -> Result<(), Why> {
+        let Acknowledgement { value: shown, version } = shown;
+        if shown != value {
+            return Err(Why::ForeignValue { place, shown, written_by: self.writer_of(shown, place) });
+        }
         if version == 0 {
             return Err(Why::NeverWritten { version, seen: place });
         }
-        self.has_value(place, version, value)?;
-        match self.epoch(version).made_by.replace(place) {
-            None => Ok(()),
-            Some(one) => Err(Why::Twice { version, one, other: place }),
+        if let Some(one) = self.epoch(version).made_by.replace(place) {
+            return Err(Why::Twice { version, one, other: place });
         }
+        self.has_value(place, version, value)
     }
 
     fn has_value(&mut self, place: Place, version: Version, value: Value) -> Result<(), Why> {
-        match self.epoch(version).value.get_or_insert((value, place)) {
-            (known, _) if *known == value => Ok(()),
-            (_, one) => Err(Why::OtherValue { version, one: *one, other: place }),
+        let Epoch { made_by, value: known, .. } = self.epoch(version);
+        let (made_by, (known, one)) = (*made_by, *known.get_or_insert((value, place)));
+        if known == value {
+            return Ok(());
         }
+        // Of two answers that differ one may be that of the write, and the other shows who has the version as well.
+        let found = if made_by == Some(one) { (place, value) } else { (one, known) };
+        let foreign = made_by.and_then(|made_by| Some((made_by, self.writer_of(found.1, made_by)?)));
+        Err(match foreign {
+            Some((place, written_by)) => {
+                Why::ForeignVersion { version, place, found_by: found.0, written_by }
+            }
+            None => Why::OtherValue { version, one, other: place },
+        })
+    }
+
+    /// Another operation that writes this value.
+    fn writer_of(&self, value: Value, other_than: Place) -> Option<Place> {
+        let writes = |place: &Place| match self.history[*place].operation {
+            Operation::Write { value: written, .. } | Operation::Cas { value: written, .. } => {
+                written == value && *place != other_than
+            }
+            Operation::Read { .. } => false,
+        };
+        (0..self.history.len()).find(writes)
     }
 
     fn epoch(&mut self, version: Version) -> &mut Epoch {

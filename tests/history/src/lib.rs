@@ -4,7 +4,9 @@
 //! order of these operations, each somewhere between its call and its answer, in which every answer is right. Keys
 //! are independent of each other, so each is checked alone.
 //!
-//! Every write is answered with a version, and versions rise. That fixes the order of all writes that were
+//! Every write is answered with the register as its own entry left it: its own value, and the version that it made.
+//! A version belongs to one write, versions rise in the order of the writes, and a compare-and-set succeeds only if
+//! nothing came between the version that it expects and its own. That fixes the order of all writes that were
 //! confirmed or seen; what is left to find out is which unconfirmed write made a version that somebody saw. The
 //! search for that is the one of Wing and Gong with Lowe's memory of where it has been: a state is how many
 //! versions are explained and which unconfirmed writes that took.
@@ -22,5 +24,5 @@ mod render;
 mod search;
 
 pub use check::{Limit, Undecided, Verdict, Violation, check};
-pub use record::{Conflict, Operation, Outcome, Record, Value, Version};
+pub use record::{Acknowledgement, Conflict, Operation, Outcome, Record, Value, Version};
 pub use recorder::{Invoked, Recorder};

@@ -15,9 +15,15 @@ pub enum Outcome<T> {
     Failed,
     /// It may take effect once, at any time after its call, or never.
     Unknown,
-    /// Of a write: it happened, and by its answer another one had followed, with this value and version. What it
-    /// expected is not held against it.
-    Overtaken(Value, Version),
+}
+
+/// What the answer to a write shows: the register as the write's own entry left it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acknowledgement {
+    /// The value it shows. Any other than the written one is a violation.
+    pub value: Value,
+    /// The version it shows. One that another write has is a violation.
+    pub version: Version,
 }
 
 /// A compare-and-set was refused: the register had this version, which is another than the expected one.
@@ -36,8 +42,8 @@ pub enum Operation {
     Write {
         /// What is written.
         value: Value,
-        /// The version it got.
-        made: Outcome<Version>,
+        /// What its answer shows.
+        made: Outcome<Acknowledgement>,
     },
     /// If the version is still the expected one, this is to be there now.
     Cas {
@@ -45,8 +51,8 @@ pub enum Operation {
         expected: Version,
         /// What is written.
         value: Value,
-        /// The version it got, or which one was there instead.
-        made: Outcome<Result<Version, Conflict>>,
+        /// What its answer shows, or which version was there instead.
+        made: Outcome<Result<Acknowledgement, Conflict>>,
     },
 }
 
@@ -55,8 +61,8 @@ impl Operation {
     pub fn is_answered(&self) -> bool {
         match self {
             Self::Read { found } => matches!(found, Outcome::Ok(_)),
-            Self::Write { made, .. } => matches!(made, Outcome::Ok(_) | Outcome::Overtaken(..)),
-            Self::Cas { made, .. } => matches!(made, Outcome::Ok(_) | Outcome::Overtaken(..)),
+            Self::Write { made, .. } => matches!(made, Outcome::Ok(_)),
+            Self::Cas { made, .. } => matches!(made, Outcome::Ok(_)),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::record::{Conflict, Operation, Outcome, Record, Value, Version};
+use crate::record::{Acknowledgement, Conflict, Operation, Outcome, Record, Value, Version};
 
 /// Cheap to clone; all clones record the same history.
 #[derive(Clone)]
@@ -39,7 +39,7 @@ impl Recorder {
     }
 
     /// A write begins.
-    pub fn write(&self, client: u32, key: &str, value: Value) -> Invoked<Version> {
+    pub fn write(&self, client: u32, key: &str, value: Value) -> Invoked<Acknowledgement> {
         self.invoked(client, key, move |made| Operation::Write { value, made })
     }
 
@@ -50,7 +50,7 @@ impl Recorder {
         key: &str,
         expected: Version,
         value: Value,
-    ) -> Invoked<Result<Version, Conflict>> {
+    ) -> Invoked<Result<Acknowledgement, Conflict>> {
         self.invoked(client, key, move |made| Operation::Cas { expected, value, made })
     }
 

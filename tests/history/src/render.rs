@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::epochs::{Place, Why};
-use crate::record::{Conflict, Operation, Outcome, Record};
+use crate::record::{Acknowledgement, Conflict, Operation, Outcome, Record};
 
 /// So many of the last operations are shown beside the ones that it is about.
 const AROUND: usize = 12;
@@ -62,10 +62,10 @@ fn milliseconds(nanoseconds: u64) -> String {
 fn pending(operation: Operation) -> Operation {
     match operation {
         Operation::Read { .. } => Operation::Read { found: Outcome::Unknown },
-        Operation::Write { value, made: Outcome::Ok(_) | Outcome::Overtaken(..) } => {
+        Operation::Write { value, made: Outcome::Ok(_) } => {
             Operation::Write { value, made: Outcome::Unknown }
         }
-        Operation::Cas { expected, value, made: Outcome::Ok(_) | Outcome::Overtaken(..) } => {
+        Operation::Cas { expected, value, made: Outcome::Ok(_) } => {
             Operation::Cas { expected, value, made: Outcome::Unknown }
         }
         failed => failed,
@@ -81,12 +81,10 @@ fn words(operation: &Operation) -> String {
             });
             ("read".to_owned(), found)
         }
-        Operation::Write { value, made } => {
-            (format!("write {value}"), outcome(made, |version| format!("version {version}")))
-        }
+        Operation::Write { value, made } => (format!("write {value}"), outcome(made, shown)),
         Operation::Cas { expected, value, made } => {
             let made = outcome(made, |made| match made {
-                Ok(version) => format!("version {version}"),
+                Ok(acknowledgement) => shown(acknowledgement),
                 Err(Conflict(found)) => format!("refused, it was version {found}"),
             });
             (format!("write {value} over version {expected}"), made)
@@ -95,11 +93,14 @@ fn words(operation: &Operation) -> String {
     format!("{call} -> {came}")
 }
 
+fn shown(Acknowledgement { value, version }: &Acknowledgement) -> String {
+    format!("{value} at version {version}")
+}
+
 fn outcome<T>(outcome: &Outcome<T>, words: impl Fn(&T) -> String) -> String {
     match outcome {
         Outcome::Ok(answer) => words(answer),
         Outcome::Failed => "did not happen".to_owned(),
         Outcome::Unknown => "unknown".to_owned(),
-        Outcome::Overtaken(value, version) => format!("overtaken by {value} at version {version}"),
     }
 }

@@ -118,7 +118,6 @@ impl<'a> Search<'a> {
                 Some(Beginning::With(candidate)) => {
                     self.used.set(candidate, true);
                     let epoch = &self.epochs.epochs[from.epoch];
-                    let from = self.behind(from, epoch);
                     let begun = self.moment(from, self.epochs.candidates[candidate].place, false);
                     begun.and_then(|begun| self.observed(Reached { version: epoch.version, ..begun }, epoch))
                 }
@@ -151,9 +150,8 @@ impl<'a> Search<'a> {
     fn makers(&self, reached: Reached, epoch: &Epoch) -> Vec<usize> {
         let candidates = &self.epochs.candidates;
         let fits = |index: &usize| {
-            let Candidate { value, expected, below, .. } = candidates[*index];
+            let Candidate { value, expected, .. } = candidates[*index];
             !self.used.get(*index)
-                && below.is_none_or(|below| epoch.version < below)
                 && epoch.value.is_none_or(|(seen, _)| seen == value)
                 && expected.is_none_or(|expected| expected == reached.version)
         };
@@ -166,18 +164,14 @@ impl<'a> Search<'a> {
         if let Some(best) = called().find(|index| candidates[**index].expected.is_some()) {
             return vec![*best];
         }
-        // ...and a write of what nobody reads later is as good as any other write, wherever another one fits that fits
-        // no longer than it does.
-        let bound = |index: usize| candidates[index].below.unwrap_or(Version::MAX);
-        let spares = called().filter(|index| !is_needed(candidates[**index].value));
-        let spare = spares.copied().min_by_key(|index| bound(*index));
+        // ...and a write of what nobody reads later is as good as any other write, wherever another one fits.
+        let spare = called().find(|index| !is_needed(candidates[**index].value)).copied();
         // Of those that are alike, the one that was called first is as good as the others in each of their places.
         let mut alike = HashSet::new();
         let unlike = |index: &usize| {
-            let Candidate { value, expected, below, .. } = candidates[*index];
-            let is_better = spare
-                .is_none_or(|spare| spare == *index || expected.is_some() || bound(*index) < bound(spare));
-            is_better && alike.insert((is_needed(value).then_some(value), expected, below))
+            let Candidate { value, expected, .. } = candidates[*index];
+            let is_better = spare.is_none_or(|spare| spare == *index || expected.is_some());
+            is_better && alike.insert((is_needed(value).then_some(value), expected))
         };
         fitting.iter().copied().filter(unlike).collect()
     }
@@ -190,7 +184,7 @@ impl<'a> Search<'a> {
             self.stopped(reached.epoch, Why::Lost { place: maker, before: reached.version });
             return None;
         }
-        let begun = self.moment(self.behind(reached, epoch), maker, true)?;
+        let begun = self.moment(reached, maker, true)?;
         self.observed(Reached { version: epoch.version, ..begun }, epoch)
     }
 
@@ -205,18 +199,6 @@ impl<'a> Search<'a> {
             }
         }
         Some(Reached { epoch: begun.epoch + 1, ..reached })
-    }
-
-    /// The earliest moment at which an epoch can begin, whoever makes it: behind the writes that it overtook.
-    fn behind(&self, reached: Reached, epoch: &Epoch) -> Reached {
-        let mut reached = reached;
-        for &place in &epoch.overtook {
-            let invoked = self.history[place].invoked;
-            if invoked > reached.now {
-                reached = Reached { now: invoked, behind: place, ..reached };
-            }
-        }
-        reached
     }
 
     /// The earliest moment of an operation behind what was `reached`.

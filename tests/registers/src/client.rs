@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use warren_proto::Problem;
 use warren_proto::v1;
 use warren_proto::v1::services_client::ServicesClient;
-use warren_test_history::{Conflict, Invoked, Outcome, Recorder, Version};
+use warren_test_history::{Acknowledgement, Conflict, Invoked, Outcome, Recorder, Version};
 use warren_types::Id;
 
 use crate::progress::Progress;
@@ -38,24 +38,16 @@ type Parts = (Recorder, Arc<Progress>, Arc<AtomicBool>);
 
 /// A write that was sent.
 enum Asked {
-    Write(Invoked<Version>),
-    Cas(Invoked<Result<Version, Conflict>>),
+    Write(Invoked<Acknowledgement>),
+    Cas(Invoked<Result<Acknowledgement, Conflict>>),
 }
 
 impl Asked {
-    /// It took place and made this version.
-    fn done(self, made: Version) {
+    /// It was acknowledged, with an answer that shows this. Whether that is right is for the checker.
+    fn acknowledged(self, shown: Acknowledgement) {
         match self {
-            Self::Write(invoked) => invoked.ended(Outcome::Ok(made)),
-            Self::Cas(invoked) => invoked.ended(Outcome::Ok(Ok(made))),
-        }
-    }
-
-    /// It took place, and what its answer shows came after it.
-    fn overtaken(self, value: u64, version: Version) {
-        match self {
-            Self::Write(invoked) => invoked.ended(Outcome::Overtaken(value, version)),
-            Self::Cas(invoked) => invoked.ended(Outcome::Overtaken(value, version)),
+            Self::Write(invoked) => invoked.ended(Outcome::Ok(shown)),
+            Self::Cas(invoked) => invoked.ended(Outcome::Ok(Ok(shown))),
         }
     }
 
@@ -107,6 +99,10 @@ fn value_of(service: &v1::Service) -> u64 {
     value.and_then(|value| value.parse().ok()).expect("a register has a number as its value")
 }
 
+fn shown_by(service: &v1::Service) -> Acknowledgement {
+    Acknowledgement { value: value_of(service), version: service.version }
+}
+
 /// The version in the words of a conflict: `service register-1 is at version 7, not 5: ...`.
 fn found_version(message: &str) -> Option<Version> {
     let (_, rest) = message.split_once(" is at version ")?;
@@ -125,7 +121,7 @@ pub async fn make_registers(access: &Access, plan: &Plan, recorder: &Recorder, s
             if let Ok(channel) = access.connect(address).await
                 && let Ok(Ok(answer)) = timeout(CALL, ServicesClient::new(channel).create(request)).await
             {
-                break Outcome::Ok(answer.into_inner().version);
+                break Outcome::Ok(shown_by(answer.get_ref()));
             }
             if stop.load(Ordering::Relaxed) {
                 break Outcome::Unknown;
@@ -228,12 +224,9 @@ impl Client {
         let request = v1::UpdateServiceRequest { reference: key, version, spec, force: false };
         let failed = match timeout(CALL, services.update(request)).await {
             Ok(Ok(answer)) => {
-                let service = answer.into_inner();
-                self.versions.insert(register, service.version);
-                match value_of(&service) {
-                    own if own == value => asked.done(service.version),
-                    other => asked.overtaken(other, service.version),
-                }
+                let shown = shown_by(answer.get_ref());
+                self.versions.insert(register, shown.version);
+                asked.acknowledged(shown);
                 self.progress.acknowledge(sent, Instant::now());
                 return;
             }

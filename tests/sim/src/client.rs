@@ -15,7 +15,8 @@ use self::contents::{Kept, Uses};
 use self::request::Request;
 
 use crate::event::{Answered, Event, OnClient, OnManager, Unanswered};
-use crate::world::World;
+use crate::manager::Who;
+use crate::world::{Defect, World};
 
 /// How long a client waits for an answer. After that the request is void: no manager proposes it any more, so
 /// that a repetition never overtakes it.
@@ -112,6 +113,22 @@ impl Client {
         }
     }
 
+    /// The answer to a sending shows what was asked for.
+    fn is_shown(&self, sending: u64, answer: &Answered) -> Result<(), String> {
+        let waits = self.sent.is_some_and(|(waited, _)| waited == sending);
+        let (Some(request), Ok((_, outcome))) = (self.pending.as_ref().filter(|_| waits), answer) else {
+            return Ok(());
+        };
+        match &**outcome {
+            Outcome::Applied { answer, .. } | Outcome::Unchanged { answer }
+                if !request.is_shown_by(answer) =>
+            {
+                Err(format!("answers show the caller's own write: {request:?} was answered with {answer:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A sending was answered. Tells of which service something was promised.
     fn answered(&mut self, sending: u64, answer: Answered) -> Option<ServiceId> {
         if self.sent.is_none_or(|(waited, _)| waited != sending) {
@@ -130,7 +147,9 @@ impl Client {
         let request = self.pending.take()?;
         let version = match (&request, *outcome) {
             (_, Outcome::Applied { answer, .. } | Outcome::Unchanged { answer }) => match answer {
-                Answer::Service { version, .. } | Answer::Content { version, .. } => version,
+                Answer::Service(service) => service.version,
+                // What was removed shows the version that it had.
+                Answer::Content(content) if !matches!(request, Request::Forget(_)) => content.version,
                 _ => since,
             },
             // An earlier sending removed it, and its answer was lost.
@@ -162,6 +181,10 @@ impl World {
         match what {
             OnClient::Acts => self.client_acts(client),
             OnClient::Answer { sending, answer } => {
+                if self.defect != Some(Defect::AnswersEarly) {
+                    let held = self.clients[client].is_shown(sending, &answer);
+                    self.demand(held);
+                }
                 if let Some(service) = self.clients[client].answered(sending, answer) {
                     self.oracle_promised(client, service);
                 }
@@ -194,6 +217,7 @@ impl World {
         me.sent = Some((sending, deadline));
         let command = Box::new(request.command(self.wall(0)));
         let delay = self.chance.between(1, 5);
-        self.at_manager(host, delay, OnManager::Request { client, sending, command, deadline });
+        let who = Who::Client { client, sending };
+        self.at_manager(host, delay, OnManager::Request { who, command, deadline });
     }
 }

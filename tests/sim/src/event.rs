@@ -11,8 +11,9 @@ use warren_task::Action;
 use warren_types::{AssignmentVersion, ManagerAddress, NodeCondition, TaskId, TaskReport};
 
 use crate::faults::Fault;
-use crate::manager::{Key, Word};
+use crate::manager::{Key, Who, Word};
 use crate::worker::Fate;
+use crate::writers::Reply;
 
 /// One thing that happens. `boot` says in which life of a process; what is of another life is void.
 #[derive(Debug, Clone)]
@@ -20,7 +21,8 @@ pub enum Event {
     /// At a manager.
     Manager { host: usize, boot: u64, what: OnManager },
     /// A raft message arrives at whoever has the id of its receiver then.
-    Raft(Box<Message>),
+    /// With it comes up to which index it tells what is acknowledged.
+    Raft(Box<Message>, u64),
     /// The bytes of a snapshot arrive, with the message that announces them.
     Snapshot(Box<Message>, Arc<Parts>),
     /// At an agent.
@@ -31,6 +33,10 @@ pub enum Event {
     Down { connection: u64, said: ToWorker },
     /// At a client.
     Client { client: usize, what: OnClient },
+    /// All writers write the same object.
+    WritersAct,
+    /// At one of them: a sending is answered.
+    Writer { writer: usize, sending: u64, reply: Arc<Reply> },
     /// A manager's machine starts its manager, or asks to become one.
     ManagerStarts { host: usize },
     /// A machine is told that it is a manager: its member's id, and where managers are. Void when it was wiped since.
@@ -72,8 +78,8 @@ pub enum OnManager {
     Plan(Key),
     /// A planner comes to propose a command of the plan that it made in that term.
     Propose { key: Key, term: u64, command: Box<Command> },
-    /// A client asks.
-    Request { client: usize, sending: u64, command: Box<Command>, deadline: u64 },
+    /// A client or a writer asks.
+    Request { who: Who, command: Box<Command>, deadline: u64 },
     /// A machine asks to become a manager.
     Join { from: usize, wiped: u64, word: Box<Word> },
     /// Another manager speaks.
@@ -180,7 +186,7 @@ impl Event {
     pub fn needs_manager(&self, host_of: impl Fn(u64) -> Option<usize>) -> Option<usize> {
         match self {
             Self::Manager { host, .. } => Some(*host),
-            Self::Raft(message) | Self::Snapshot(message, _) => host_of(message.to),
+            Self::Raft(message, _) | Self::Snapshot(message, _) => host_of(message.to),
             _ => None,
         }
     }
@@ -190,7 +196,7 @@ impl Event {
         let of = |kind: u64, place: usize, more: u64| [kind, place as u64, more];
         match self {
             Self::Manager { host, boot, what } => of(1, *host, *boot << 8 | what.mark()),
-            Self::Raft(message) => raft_mark(2, message),
+            Self::Raft(message, _) => raft_mark(2, message),
             Self::Snapshot(message, _) => raft_mark(3, message),
             Self::Worker { worker, boot, what } => of(4, *worker, *boot << 32 | what.mark()),
             Self::Up { connection, said } => of(5, 0, *connection << 16 | said.mark()),
@@ -203,6 +209,8 @@ impl Event {
             Self::Exits { worker, task } => of(14, *worker, task.number),
             Self::Returns { worker } => of(16, *worker, 0),
             Self::Joined { host, wiped, member, .. } => of(15, *host, *wiped << 32 | *member),
+            Self::WritersAct => of(17, 0, 0),
+            Self::Writer { writer, sending, .. } => of(18, *writer, *sending),
             Self::Peace => of(12, 0, 0),
             Self::Look => of(13, 0, 0),
         }

@@ -52,6 +52,10 @@ pub enum Fault {
     MostAreLost,
     /// All managers lose their disks for good, and a backup is restored.
     AllAreLost,
+    /// Somebody makes an image of a follower's disk, and restores it when others have gone on; then the leader dies.
+    DiskIsRestored,
+    /// The image is restored.
+    DiskGoesBack,
     /// The leader hands over to another member.
     HandsOver,
     /// A manager's process stands still for a while, and goes on as if nothing had been.
@@ -63,7 +67,7 @@ pub enum Fault {
 }
 
 /// All of them that are planned often; [`Fault::Heals`] follows each partition by itself.
-const KINDS: [Fault; 21] = [
+const KINDS: [Fault; 22] = [
     Fault::ManagerDies,
     Fault::LeaderDies,
     Fault::DiskFails,
@@ -82,6 +86,7 @@ const KINDS: [Fault; 21] = [
     Fault::MemberIsRemoved,
     Fault::NodeIsRemoved,
     Fault::BackupIsTaken,
+    Fault::DiskIsRestored,
     Fault::HandsOver,
     Fault::Stalls,
     Fault::IsAway,
@@ -186,6 +191,8 @@ impl World {
             Fault::BackupIsTaken => self.backup_is_taken(host),
             Fault::MostAreLost => self.most_are_lost(host),
             Fault::AllAreLost => self.all_are_lost(host),
+            Fault::DiskIsRestored => self.image_is_made(host),
+            Fault::DiskGoesBack => self.disk_goes_back(),
             Fault::HandsOver => self.leader_hands_over(),
             Fault::Stalls => {
                 let stalled = &mut self.managers[host].stalled_until;

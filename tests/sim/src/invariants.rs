@@ -6,9 +6,11 @@
 mod acknowledged;
 mod addresses;
 mod alone;
+mod answers;
 mod at_home;
 mod contents;
 mod kept;
+mod leader_completeness;
 mod leaders;
 mod left_alone;
 mod membership;
@@ -27,12 +29,13 @@ pub mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use leader_completeness::Vote;
 use warren_consensus::{ConfState, MemberChange};
 use warren_core::{Change, Outcome, Plan, State};
 use warren_task::Action;
 use warren_types::{AssignmentVersion, Desired, NodeId, ServiceId, TaskId, Timestamp};
 
-use crate::manager::Key;
+use crate::manager::{Key, WentBack};
 use crate::worker::Worker;
 use crate::world::World;
 
@@ -70,6 +73,9 @@ pub struct Oracle {
     /// As of the newest of them.
     pub newest: State,
     leaders: leaders::Leaders,
+    votes: leader_completeness::Votes,
+    /// The member whose disk was the last to go back.
+    pub went_back: Option<WentBack>,
     /// The members, by the entry that made them so.
     changes: BTreeMap<u64, ConfState>,
     /// The highest number of a task that each service has had.
@@ -80,6 +86,8 @@ pub struct Oracle {
     images: one_image::Images,
     /// Every version that secrets have had.
     versions: contents::Versions,
+    /// What those were answered that write the same objects.
+    pub answers: answers::Answers,
     /// When each worker last heard a manager.
     heard: BTreeMap<usize, u64>,
     /// Since when tasks are told to leave their nodes.
@@ -149,6 +157,16 @@ impl Oracle {
 
     pub fn terms_led(&self) -> u64 {
         self.lived.2 + self.leaders.count()
+    }
+
+    /// A member votes for a candidate.
+    pub fn granted(&mut self, term: u64, candidate: u64, vote: Vote) {
+        self.votes.granted(term, candidate, vote);
+    }
+
+    /// The first entry of a term below `term` that was applied somewhere and is not in a log.
+    pub fn first_missing(&self, log: &warren_log::Loaded, term: u64) -> Option<u64> {
+        leader_completeness::first_missing(&self.chosen, log, term)
     }
 
     /// A manager was told that it is a member no more.
@@ -223,9 +241,9 @@ impl Oracle {
 impl World {
     /// A manager leads in a term.
     pub(crate) fn oracle_elected(&mut self, host: usize, term: u64) {
-        let id = self.managers[host].id;
-        let held = self.oracle.leaders.elected(term, id);
-        self.demand(held);
+        let held = self.election(host, term);
+        self.excused |= matches!(held, Ok(leader_completeness::Election::Excused));
+        self.demand(held.map(drop));
     }
 
     /// A manager says who is in the group from an entry on.

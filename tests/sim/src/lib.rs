@@ -1,11 +1,12 @@
 //! A whole cluster in one thread, from one seed: the pure crates as they ship, with simulated disks,
 //! networks, container runtimes and clocks around them.
 //!
-//! Three machines of managers, of which one founds the cluster and the others join it, five workers and two
-//! clients. Everything that happens is an event at a virtual time; chance comes from the seed alone, so a seed
-//! gives one history, whose hash is the proof. For a while everything breaks (`faults.rs` has the list): managers
-//! are wiped, replaced, removed, moved and demoted, and sometimes most or all of them are lost and the cluster
-//! begins another life. Then faults stop, and the cluster must come to rest as wanted.
+//! Three machines of managers, of which one founds the cluster and the others join it, five workers, two
+//! clients, and three that write the same objects. Everything that happens is an event at a virtual time; chance
+//! comes from the seed alone, so a seed gives one history, whose hash is the proof. For a while everything breaks
+//! (`faults.rs` has the list): managers are wiped, replaced, removed, moved and demoted, and sometimes most or all
+//! of them are lost and the cluster begins another life. Then faults stop, and the cluster must come to rest as
+//! wanted.
 //!
 //! It must never read a clock, start a thread or use an order that differs per process. Start reading at
 //! `event.rs` (what can happen) and [`World`] (when it happens), then `manager.rs` and `worker.rs` (who
@@ -23,6 +24,7 @@ mod network;
 mod trace;
 mod worker;
 mod world;
+mod writers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -17,6 +17,7 @@ mod planner;
 mod reach;
 mod reads;
 mod recovery;
+mod regression;
 mod sessions;
 mod writes;
 
@@ -37,6 +38,8 @@ use planner::Planning;
 pub use planner::{Key, ask};
 use reach::Told;
 pub use recovery::{Backup, Ghost};
+use regression::InformedIndex;
+pub use regression::{Image, WentBack};
 use sessions::Sessions;
 pub use writes::Who;
 use writes::Writing;
@@ -58,6 +61,8 @@ pub struct Manager {
     /// Where managers were when it became one.
     introduced: Vec<ManagerAddress>,
     pub disk: Disk,
+    /// Up to which index the disk knows what others acknowledged.
+    told_on_disk: u64,
     /// Snapshot files, by index.
     pub files: BTreeMap<u64, Arc<Parts>>,
     /// How often the machine lost what it had; what was asked for before is void.
@@ -79,6 +84,7 @@ pub struct Run {
     pub boot: u64,
     machine: Machine,
     log: MemoryLog,
+    informed: InformedIndex,
     pub state: State,
     /// What the machine is yet to be told; it takes together what waits together.
     inbox: Vec<RaftEvent>,
@@ -126,6 +132,7 @@ impl Manager {
             address: reach::address(host, 0),
             introduced: Vec::new(),
             disk: Disk::new(),
+            told_on_disk: 0,
             files: BTreeMap::new(),
             wiped: 0,
             boots: 0,
@@ -161,6 +168,7 @@ impl World {
             conf_state: loaded.conf_state,
             snapshot: loaded.snapshot,
             entries: loaded.entries,
+            acknowledged: loaded.acknowledged,
         };
         let snapshot = restored.snapshot.as_ref().map_or(0, |meta| meta.index);
         // What a crash left behind: files that were never recorded, or are no longer needed.
@@ -178,6 +186,7 @@ impl World {
             boot,
             machine,
             log,
+            informed: InformedIndex::restored(manager.told_on_disk),
             state,
             inbox: Vec::new(),
             turn_planned: false,
@@ -233,7 +242,7 @@ impl World {
 
     pub(crate) fn manager_event(&mut self, host: usize, boot: u64, what: OnManager) {
         if self.managers[host].boot() != Some(boot) {
-            return self.void_event(what);
+            return self.void_event(host, what);
         }
         match what {
             OnManager::Tick => self.tick(host),
@@ -248,20 +257,16 @@ impl World {
             OnManager::Unreachable { to } => self.raft(host, RaftEvent::Unreachable { to }),
             OnManager::Plan(key) => self.plan(host, key),
             OnManager::Propose { key, term, command } => self.propose_planned(host, key, term, *command),
-            OnManager::Request { client, sending, command, deadline } => {
-                let who = Who::Client { client, sending };
-                self.submit(host, who, *command, deadline);
-            }
+            OnManager::Request { who, command, deadline } => self.submit(host, who, *command, deadline),
             OnManager::Join { from, wiped, word } => self.joins_through(host, from, wiped, &word),
             OnManager::Peer { from, from_boot, said } => self.hears_peer(host, from, from_boot, said),
         }
     }
 
     /// Whoever it was meant for is dead. A client notices that its connection is gone.
-    fn void_event(&mut self, what: OnManager) {
-        if let OnManager::Request { client, sending, .. } = what {
-            let unknown = Err(crate::event::Unanswered::Unknown);
-            self.answer_client(client, sending, unknown);
+    fn void_event(&mut self, host: usize, what: OnManager) {
+        if let OnManager::Request { who, .. } = what {
+            self.answer(host, who, Err(crate::event::Unanswered::Unknown));
         }
     }
 
@@ -277,7 +282,7 @@ impl World {
         }
     }
 
-    pub(crate) fn raft_arrives(&mut self, message: warren_consensus::Message) {
+    pub(crate) fn raft_arrives(&mut self, message: warren_consensus::Message, told: u64) {
         let Some(host) = self.host_of(message.to) else { return };
         let from = self.host_of(message.from);
         let now = self.now;
@@ -296,6 +301,7 @@ impl World {
         {
             run.leader_heard = now;
         }
+        self.is_informed(host, told);
         self.raft(host, RaftEvent::Message(message));
     }
 
@@ -324,6 +330,7 @@ impl World {
             if waiting.is_empty() {
                 return;
             }
+            run.informed.take();
             let effects = run.machine.on_all(waiting);
             self.execute(host, effects);
         }
@@ -346,7 +353,7 @@ impl World {
 
     fn execute_one(&mut self, host: usize, effect: Effect) {
         match effect {
-            Effect::Persist(persist) => self.ask_disk(host, disk::Job::Write(persist)),
+            Effect::Persist(persist) => self.ask_disk(host, disk::Job::Write(persist, self.informed(host))),
             Effect::Compact { snapshot, up_to } => {
                 self.ask_disk(host, disk::Job::Compact { snapshot, up_to });
             }
@@ -362,6 +369,7 @@ impl World {
                 }
             }
             Effect::Dropped { proposal, reason } => self.dropped(host, proposal, reason),
+            Effect::Durability(durability) => self.durability_is(host, durability),
             Effect::Fatal(fatal) => self.demand(Err(format!("no manager ends: {fatal}"))),
             Effect::Members { index, members } => self.members_are(host, index, members),
             Effect::ReadReady { ctx, index } => self.read_is_ready(host, ctx, index),

@@ -95,6 +95,7 @@ impl World {
     }
 
     pub(crate) fn send_raft(&mut self, host: usize, messages: Vec<Message>) {
+        self.note_votes(host, &messages);
         for message in messages {
             let Some(to) = self.reach(host, message.to) else {
                 self.undelivered(host, &message);
@@ -109,13 +110,14 @@ impl World {
                 self.undelivered(host, &message);
                 continue;
             }
+            let told = self.tells(host, &message);
             let message = Box::new(message);
             if self.faulty && self.chance.one_in(self.climate.repeated_one_in) {
                 let delay = self.travel() + 5;
-                self.after(delay, Event::Raft(message.clone()));
+                self.after(delay, Event::Raft(message.clone(), told));
             }
             let delay = self.travel();
-            self.after(delay, Event::Raft(message));
+            self.after(delay, Event::Raft(message, told));
         }
     }
 

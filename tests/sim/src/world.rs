@@ -13,10 +13,11 @@ use crate::client::Client;
 use crate::event::{Event, OnClient};
 use crate::faults::Climate;
 use crate::invariants::{self, Oracle, Violation};
-use crate::manager::{Backup, Ghost, Manager};
+use crate::manager::{Backup, Ghost, Image, Manager};
 use crate::network::{Connections, Ways};
 use crate::trace::Trace;
 use crate::worker::Worker;
+use crate::writers::{WRITERS, Writer};
 
 /// Faults happen until here, in milliseconds.
 const CHAOS: u64 = 25_000;
@@ -49,6 +50,12 @@ pub enum Defect {
     ObeysAnybody,
     /// A worker never notices that it has no manager.
     NeverAlone,
+    /// A manager answers a write with the object as of all that it has applied by then.
+    AnswersFromNewestState,
+    /// The same with the version and the number alone.
+    AnswersWithNewestVersion,
+    /// A compare-and-set is carried out whatever the version.
+    ForgetsExpectedVersions,
     /// A worker takes the time without a manager for twice as long as it is.
     SoonAlone,
 }
@@ -64,6 +71,9 @@ pub struct History {
     pub faults: u64,
     /// How many writes were acknowledged to clients.
     pub acknowledged: u64,
+    /// How many writes of shared objects were acknowledged; how many compare-and-sets among them, and how many others
+    /// were refused.
+    pub shared: [u64; 3],
     /// How many entries were applied.
     pub entries: u64,
     /// How many terms had a leader.
@@ -108,6 +118,12 @@ pub struct History {
     pub given_up: u64,
     /// How many tasks of lost nodes ran beside those in their place, until a manager was heard again.
     pub beside: u64,
+    /// How often a member's disk went back to an earlier image of it.
+    pub went_back: u64,
+    /// How many members found that they lack what they acknowledged.
+    pub regressed: u64,
+    /// 1 if that lost something nobody could know, with which the history ended.
+    pub excused: u64,
     /// Virtual milliseconds until everything was at rest.
     pub lasted: u64,
 }
@@ -129,6 +145,7 @@ pub struct World {
     pub(crate) managers: Vec<Manager>,
     pub(crate) workers: Vec<Worker>,
     pub(crate) clients: Vec<Client>,
+    pub(crate) writers: Vec<Writer>,
     pub(crate) ways: Ways,
     pub(crate) connections: Connections,
     pub(crate) climate: Climate,
@@ -147,11 +164,16 @@ pub struct World {
     pub(crate) moves: u64,
     pub(crate) backup: Option<Backup>,
     pub(crate) ghost: Option<Ghost>,
+    pub(crate) image: Option<Image>,
     /// How often a worker found one, and obeyed it.
     pub(crate) ghosts_dialled: u64,
     pub(crate) ghosts_obeyed: u64,
     pub(crate) forced: u64,
     pub(crate) restored: u64,
+    pub(crate) went_back: u64,
+    pub(crate) regressed: u64,
+    /// Something is lost that nobody could know to be acknowledged: nothing can be demanded any more.
+    pub(crate) excused: bool,
     pub(crate) sessions_opened: u64,
     /// Writes that a manager sent to the leader.
     pub(crate) forwarded: u64,
@@ -183,6 +205,7 @@ impl World {
             managers,
             workers: (0..WORKERS).map(Worker::new).collect(),
             clients: (0..CLIENTS).map(Client::new).collect(),
+            writers: (0..WRITERS).map(Writer::new).collect(),
             ways: Ways::default(),
             connections: Connections::default(),
             climate,
@@ -198,10 +221,14 @@ impl World {
             moves: 0,
             backup: None,
             ghost: None,
+            image: None,
             ghosts_dialled: 0,
             ghosts_obeyed: 0,
             forced: 0,
             restored: 0,
+            went_back: 0,
+            regressed: 0,
+            excused: false,
             sessions_opened: 0,
             forwarded: 0,
             differences: 0,
@@ -221,6 +248,7 @@ impl World {
         for client in 0..CLIENTS {
             world.after(500, Event::Client { client, what: OnClient::Acts });
         }
+        world.after(500, Event::WritersAct);
         world.after(CHAOS, Event::Peace);
         world.plan_faults(CHAOS);
         world
@@ -244,7 +272,7 @@ impl World {
 
     /// Words between managers are lost with the processes at both ends.
     pub(crate) fn nothing_is_under_way(&mut self) {
-        self.queue.retain(|it| !matches!(it.event, Event::Raft(_) | Event::Snapshot(..)));
+        self.queue.retain(|it| !matches!(it.event, Event::Raft(..) | Event::Snapshot(..)));
     }
 
     /// Takes note of a violation; the first one ends the history.
@@ -285,6 +313,9 @@ impl World {
             if let Some(what) = self.broken.take() {
                 return Err(self.violation(&what));
             }
+            if self.excused {
+                return Ok(self.history());
+            }
         }
         Err(self.violation("converges: nothing happens any more"))
     }
@@ -292,11 +323,16 @@ impl World {
     fn finish(&mut self) -> Result<History, Violation> {
         let checked = invariants::state::at_the_end(self);
         checked.map_err(|what| self.violation(&what))?;
-        Ok(History {
+        Ok(self.history())
+    }
+
+    fn history(&self) -> History {
+        History {
             trace: self.trace.hash(),
             events: self.events,
             faults: self.faults,
             acknowledged: self.clients.iter().map(|client| client.acknowledged).sum(),
+            shared: std::array::from_fn(|at| self.writers.iter().map(|writer| writer.counts[at]).sum()),
             entries: self.oracle.entries(),
             leaders: self.oracle.terms_led(),
             changes: self.oracle.membership_changes(),
@@ -319,8 +355,11 @@ impl World {
             left_off: self.oracle.left_off,
             given_up: self.oracle.given_up,
             beside: self.oracle.beside,
+            went_back: self.went_back,
+            regressed: self.regressed,
+            excused: u64::from(self.excused),
             lasted: self.now - EPOCH,
-        })
+        }
     }
 
     /// What was found now.
@@ -336,12 +375,14 @@ impl World {
         }
         match event {
             Event::Manager { host, boot, what } => self.manager_event(host, boot, what),
-            Event::Raft(message) => self.raft_arrives(*message),
+            Event::Raft(message, told) => self.raft_arrives(*message, told),
             Event::Snapshot(message, parts) => self.snapshot_arrives(*message, parts),
             Event::Worker { worker, boot, what } => self.worker_event(worker, boot, what),
             Event::Up { connection, said } => self.up_arrives(connection, said),
             Event::Down { connection, said } => self.down_arrives(connection, said),
             Event::Client { client, what } => self.client_event(client, what),
+            Event::WritersAct => self.writers_act(),
+            Event::Writer { writer, sending, reply } => self.writer_answered(writer, sending, &reply),
             Event::ManagerStarts { host } => self.manager_starts(host),
             Event::Joined { host, wiped, member, managers } => self.joined(host, wiped, member, managers),
             Event::AgentStarts { worker } => self.agent_starts(worker),

@@ -26,15 +26,17 @@ pub async fn run(global: &Global, args: ScaleArgs) -> Result<(), Failure> {
             let why = format!("service {} is named twice", Wanted::new(&service, Goal::Running).name);
             return Err(Failure::new(Exit::Usage, what, why, "name each service once"));
         }
-        let wanted = Wanted::of_old(&client, &service, Goal::Running).await;
+        let wanted = Wanted::of_old(&client, &service, Goal::Scaled).await;
         found.push((replicas, wanted.map_err(|error| crate::failure::of_client(what, error))?));
     }
-    for (replicas, Wanted { id, name, .. }) in &found {
-        let scaled = client.services().scale(id, *replicas, None).await;
-        scaled.map_err(|error| crate::failure::of_client(format!("service {name} was not scaled"), error))?;
+    let mut wanted = Vec::new();
+    for (replicas, one) in found {
+        let (name, scaled) = (&one.name, client.services().scale(&one.id, replicas, None).await);
+        let what = || format!("service {name} was not scaled");
+        let scaled = scaled.map_err(|error| crate::failure::of_client(what(), error))?;
         eprintln!("service {name} scaled to {replicas}");
+        wanted.push(one.made_by(&scaled));
     }
-    let wanted: Vec<Wanted> = found.into_iter().map(|(_, wanted)| wanted).collect();
     if !args.detach {
         until_done(&client, &wanted, global.timeout).await?;
     }

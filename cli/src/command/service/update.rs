@@ -86,7 +86,7 @@ async fn settle(
     wanted: Option<Wanted>,
 ) -> Result<(), Failure> {
     if let Some(wanted) = wanted {
-        let wanted = Wanted { revision: service.revision, ..wanted };
+        let wanted = wanted.made_by(service);
         until_done(client, &[wanted], global.timeout).await?;
     }
     show(global, client, &service.id).await

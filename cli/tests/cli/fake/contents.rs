@@ -73,7 +73,7 @@ impl v1::contents_server::Contents for Api {
         let mut state = self.0.lock().unwrap();
         if state.held(kind, &name).is_ok() {
             let message = format!("there is a {} {name} already", word(kind));
-            return Err(Problem::new(Code::AlreadyExists, "CONTENT_EXISTS", message).into());
+            return Err(Problem::new(Code::AlreadyExists, "ALREADY_EXISTS", message).into());
         }
         let content = v1::Content {
             id,

@@ -99,6 +99,7 @@ impl Machine {
             reason: error.to_string(),
         })?;
         let members = convert::conf_state_from_raft(&changed);
+        self.forget_who_left(&self.members().clone(), &members);
         self.node.mut_store().set_members(index, members.clone());
         let ConfState { voters, voters_outgoing, .. } = &members;
         let votes = voters.contains(&self.config.id) || voters_outgoing.contains(&self.config.id);

@@ -3,12 +3,22 @@
 use crate::{Effect, Fatal, Machine, Message, MessageKind, SnapshotMeta, convert, screen};
 
 impl Machine {
-    pub(super) fn receive(&mut self, message: Message, effects: &mut Vec<Effect>) {
+    pub(super) fn receive(&mut self, mut message: Message, effects: &mut Vec<Effect>) {
         if !self.is_useful(&message) {
             return;
         }
+        self.learn_acknowledgements(&mut message);
         if let Some(fatal) = self.contradicts(&message) {
+            // The others may not know what this member knows to be committed, and nobody else tells them.
+            super::send(vec![self.status(message.from)], effects);
             return self.stop(fatal, effects);
+        }
+        match message.kind {
+            MessageKind::Status => return self.receive_status(&message),
+            MessageKind::Vote | MessageKind::PreVote if !self.may_vote_for(&message) => return,
+            MessageKind::VoteResponse | MessageKind::PreVoteResponse if self.must_not_lead() => return,
+            MessageKind::Heartbeat => self.correct_heartbeat(&mut message, effects),
+            _ => {}
         }
         // The only error is an answer from someone who is not in the group: it means nothing.
         let _ = self.node.step(convert::message_to_raft(message));
@@ -49,10 +59,16 @@ impl Machine {
         let leader = message.from;
         let last = raft.raft_log.last_index();
         match (message.kind, &message.snapshot) {
-            (MessageKind::Heartbeat, _) if message.commit > last => {
-                Some(Fatal::LostLog { leader, commit: message.commit, last })
+            (MessageKind::Heartbeat, _) if message.commit > 0 && last == 0 => {
+                Some(Fatal::LostLog { leader, commit: message.commit })
             }
-            (MessageKind::Append, _) => self.differs(leader, message.index, message.log_term),
+            (MessageKind::Append, _) => {
+                let committed = raft.raft_log.committed;
+                // Raft would take those for entries that it has, and acknowledge them.
+                let mut known = message.entries.iter().take_while(|entry| entry.index <= committed);
+                let before = self.differs(leader, message.index, message.log_term);
+                before.or_else(|| known.find_map(|entry| self.differs(leader, entry.index, entry.term)))
+            }
             (MessageKind::Snapshot, Some(SnapshotMeta { index, term, .. })) => {
                 self.differs(leader, *index, *term)
             }

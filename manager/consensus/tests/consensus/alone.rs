@@ -30,8 +30,13 @@ fn a_new_group_of_one_leads_with_its_first_write() {
     let (mut machine, effects) = Machine::new(Config::new(1, 1), Restored::founding([1])).unwrap();
     let noop = Entry { index: 1, term: 1, kind: EntryKind::Noop, data: Bytes::new() };
     let hard_state = HardState { term: 1, vote: 1, commit: 0 };
-    let persist =
-        Persist { number: 1, snapshot: None, entries: vec![noop.clone()], hard_state: Some(hard_state) };
+    let persist = Persist {
+        number: 1,
+        snapshot: None,
+        entries: vec![noop.clone()],
+        hard_state: Some(hard_state),
+        acknowledged: None,
+    };
     let role = Effect::Role { term: 1, role: Role::Leader, leader: Some(1) };
     assert_eq!(effects, [role, Effect::Persist(persist)]);
     let effects = machine.on(Event::Persisted { number: 1 });

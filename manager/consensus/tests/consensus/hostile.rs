@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 use warren_consensus::{
-    ConfState, Entry, EntryKind, Event, MemberChange, MemberStep, Membership, Message, MessageKind, Role,
-    SnapshotMeta,
+    Acknowledged, ConfState, Entry, EntryKind, Event, MemberChange, MemberStep, Membership, Message,
+    MessageKind, Role, SnapshotMeta,
 };
 use warren_log::CrashPoint;
 
@@ -15,7 +15,7 @@ use crate::{
     member::{Member, Outcome},
 };
 
-const KINDS: [MessageKind; 12] = [
+const KINDS: [MessageKind; 13] = [
     MessageKind::Append,
     MessageKind::AppendResponse,
     MessageKind::Vote,
@@ -28,6 +28,7 @@ const KINDS: [MessageKind; 12] = [
     MessageKind::ReadIndexResponse,
     MessageKind::PreVote,
     MessageKind::PreVoteResponse,
+    MessageKind::Status,
 ];
 
 /// Makes messages that are wrong in all degrees: most fit well enough to be taken seriously.
@@ -108,6 +109,16 @@ impl Liar {
         Entry { index, term, kind, data }
     }
 
+    /// Of others, and of whom it lies to.
+    fn acknowledged(&mut self) -> Vec<Acknowledged> {
+        if !self.dice.one_in(50) {
+            return Vec::new();
+        }
+        let members = (1..4).filter(|_| self.dice.one_in(4)).collect::<Vec<u64>>();
+        let of = |member| Acknowledged { member, index: self.index(), term: self.term() };
+        members.into_iter().map(of).collect()
+    }
+
     fn message(&mut self) -> Message {
         let kind = KINDS[self.dice.below(KINDS.len())];
         let index = self.index();
@@ -132,6 +143,7 @@ impl Liar {
             reject_hint: self.index(),
             context: if self.dice.one_in(2) { Bytes::new() } else { Bytes::from_static(b"CampaignTransfer") },
             priority: if self.dice.one_in(20) { self.dice.next() as i64 } else { 0 },
+            acknowledged: self.acknowledged(),
         }
     }
 }

@@ -13,6 +13,7 @@ mod hostile;
 mod member;
 mod network;
 mod reads;
+mod regression;
 mod restored;
 mod slow_disk;
 mod stopped;

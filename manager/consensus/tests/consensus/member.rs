@@ -7,8 +7,8 @@ use std::{
 
 use bytes::Bytes;
 use warren_consensus::{
-    Committed, ConfState, Config, DropReason, Effect, EntryKind, Event, Fatal, Machine, MemberChange,
-    Message, Persist, Proposal, Restored, Role, SnapshotMeta,
+    Committed, ConfState, Config, DropReason, Durability, Effect, EntryKind, Event, Fatal, Machine,
+    MemberChange, Message, Persist, Proposal, Restored, Role, SnapshotMeta,
 };
 use warren_log::{Batch, Disk, LogStore, MemoryLog};
 
@@ -34,6 +34,9 @@ pub struct Member {
     pub run: Option<Run>,
     /// What it sent and did; a crash cannot take it back.
     pub outbox: Vec<Message>,
+    /// What it last said is wrong with acknowledged entries.
+    pub durability: Durability,
+    pub accept_data_loss: bool,
     outcomes: Vec<Outcome>,
     /// Its state applies, and says so later: [`Member::report_applied`].
     pub slow_state: bool,
@@ -65,6 +68,8 @@ impl Member {
             snapshots: BTreeMap::new(),
             run: None,
             outbox: Vec::new(),
+            durability: Durability::default(),
+            accept_data_loss: false,
             outcomes: Vec::new(),
             slow_state: false,
             boots: 0,
@@ -84,9 +89,11 @@ impl Member {
         let config = Config {
             keep_entries: 5,
             max_message_bytes: 200,
+            accept_data_loss: self.accept_data_loss,
             ..Config::new(self.id, seed ^ (self.boots << 32))
         };
         let (machine, effects) = Machine::new(config, restored).unwrap();
+        self.durability = Durability::default();
         self.run = Some(Run { machine, log, state, writes: VecDeque::new(), snapshot: None });
         self.execute(effects);
     }
@@ -214,6 +221,7 @@ impl Member {
                 Effect::ReadReady { ctx, index } => {
                     self.outcomes.push(Outcome::ReadReady { ctx, index });
                 }
+                Effect::Durability(durability) => self.durability = durability,
                 Effect::Fatal(fatal) => {
                     self.outcomes.push(Outcome::Fatal(fatal));
                     self.run = None;
@@ -262,12 +270,13 @@ impl Member {
 
 /// A write as the log store takes it.
 fn batch(persist: &Persist) -> Batch {
-    let Persist { number: _, snapshot, entries, hard_state } = persist.clone();
-    Batch { snapshot, entries, hard_state, conf_state: None }
+    let Persist { number: _, snapshot, entries, hard_state, acknowledged } = persist.clone();
+    Batch { snapshot, entries, hard_state, conf_state: None, acknowledged }
 }
 
 /// What a member finds on its disk.
 pub fn restore(log: &MemoryLog) -> Restored {
-    let warren_log::Loaded { hard_state, conf_state, snapshot, entries, .. } = log.load().unwrap();
-    Restored { hard_state, conf_state, snapshot, entries }
+    let warren_log::Loaded { hard_state, conf_state, snapshot, entries, acknowledged, .. } =
+        log.load().unwrap();
+    Restored { hard_state, conf_state, snapshot, entries, acknowledged }
 }

@@ -93,6 +93,11 @@ impl Truth {
         }
     }
 
+    /// People give up what was committed after this entry.
+    pub fn give_up_after(&mut self, index: u64) {
+        self.applied.split_off(&(index + 1));
+    }
+
     /// The members as of the last entry that anyone applied.
     pub fn members(&self) -> &ConfState {
         self.members.last_key_value().map(|(_, members)| members).expect("there are members")

@@ -21,6 +21,7 @@ fn whole() -> Restored {
         conf_state: members(&[1, 2, 3], &[]),
         snapshot: Some(SnapshotMeta { index: 5, term: 2, conf_state: members(&[1, 2, 3], &[]) }),
         entries: entries(3..=8, 2),
+        acknowledged: Vec::new(),
     }
 }
 

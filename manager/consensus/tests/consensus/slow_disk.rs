@@ -23,6 +23,7 @@ pub fn message(kind: MessageKind, from: u64, term: u64) -> Message {
         reject_hint: 0,
         context: Bytes::new(),
         priority: 0,
+        acknowledged: Vec::new(),
     }
 }
 

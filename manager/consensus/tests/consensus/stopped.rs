@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use warren_consensus::{
-    ConfState, Config, Effect, Entry, EntryKind, Event, Fatal, HardState, Machine, Membership,
+    Acknowledged, ConfState, Config, Effect, Entry, EntryKind, Event, Fatal, HardState, Machine, Membership,
     MembershipError, Message, MessageKind, Restored, SnapshotMeta,
 };
 
@@ -83,12 +83,11 @@ fn what_no_member_can_have_sent_is_ignored() {
 #[test]
 fn what_cannot_be_true_at_once_stops_the_machine() {
     let voters = || ConfState::of_voters([1, 2, 3]);
-    let heartbeat = Message { commit: 5, ..message(MessageKind::Heartbeat, 2, 2) };
     let diverged = |index, theirs| Fatal::Diverged { leader: 2, index, ours: 1, theirs };
     let cases = [
-        (heartbeat, Fatal::LostLog { leader: 2, commit: 5, last: 4 }),
         (append(3, 2, vec![]), diverged(3, 2)),
         (append(2, 2, vec![entry(3, 2)]), diverged(2, 2)),
+        (append(2, 1, vec![entry(3, 2)]), diverged(3, 2)),
         (announce(3, 2, voters()), diverged(3, 2)),
     ];
     for (message, fatal) in cases {
@@ -97,7 +96,13 @@ fn what_cannot_be_true_at_once_stops_the_machine() {
         let effects = machine.on(Event::Message(old));
         assert!(!effects.iter().any(|effect| matches!(effect, Effect::Fatal(_))), "of an old term");
         let stopped = Effect::Fatal(fatal);
-        assert_eq!(machine.on_all([Event::Message(message.clone()), Event::Tick]), [stopped]);
+        let effects = machine.on_all([Event::Message(message.clone()), Event::Tick]);
+        let [Effect::Send(said), end] = effects.as_slice() else { panic!("{effects:?}") };
+        assert_eq!(*end, stopped);
+        // Whoever has another log may not know what was committed here.
+        let committed = Acknowledged { member: 1, index: 3, term: 1 };
+        assert_eq!((said[0].kind, said[0].to), (MessageKind::Status, 2));
+        assert_eq!(said[0].acknowledged, [committed]);
         for event in [Event::Message(message), Event::Tick, Event::Applied { index: 3 }] {
             assert_eq!(machine.on(event), [], "it takes nothing any more");
         }
@@ -161,7 +166,7 @@ fn a_member_that_lost_its_disk_stops_under_its_old_id() {
         }
     }
     let fatal = fatal.expect("it stops with the first heartbeat");
-    let Fatal::LostLog { leader: claims, last: 0, .. } = &fatal else { panic!("{fatal}") };
+    let Fatal::LostLog { leader: claims, .. } = &fatal else { panic!("{fatal}") };
     assert_eq!(*claims, leader);
-    assert!(fatal.to_string().contains("join with a new id"), "{fatal}");
+    assert!(fatal.to_string().contains("must join again as a new one"), "{fatal}");
 }

@@ -1,6 +1,6 @@
 //! How far an update is, for people.
 
-use warren_types::{Health, Mode, Service, ServiceId, Task, TaskState};
+use warren_types::{Health, Mode, Service, Task, TaskState};
 
 use crate::reason;
 use crate::state::{State, same_shape};
@@ -18,18 +18,39 @@ pub struct Rollout {
     pub waiting: Option<String>,
 }
 
-/// How far the service's update is. Nothing for a service that does not exist.
-pub fn rollout(state: &State, id: &ServiceId) -> Rollout {
-    let Some(service) = state.service(id) else { return Rollout::default() };
+/// How far the update to the service's revision is. The service may be as it was before, or be gone from the state:
+/// then its update does not go on.
+pub fn rollout(state: &State, service: &Service) -> Rollout {
     let behind: u32 = outdated_revisions(state, service).map(|revision| live(state, service, revision)).sum();
     let total = state.wanted(service);
-    let updated = total.saturating_sub(behind);
-    if behind == 0 || service.removing {
-        return Rollout { updated, total, stopped: None, waiting: None };
+    let superseded = superseded(state, service);
+    let updated = total.saturating_sub(behind.saturating_add(later(state, service)));
+    if behind == 0 || service.removing || superseded.is_some() {
+        return Rollout { updated, total, stopped: superseded, waiting: None };
     }
     let stopped = failure(state, service).map(|task| stopped(state, service, task));
     let waiting = if stopped.is_none() { Some(waiting(state, service, behind)) } else { None };
     Rollout { updated, total, stopped, waiting }
+}
+
+/// Why the service's revision is not what its tasks are on their way to.
+fn superseded(state: &State, service: &Service) -> Option<String> {
+    let (name, number) = (&service.spec.name, service.revision.number);
+    match state.service(&service.id).map(|now| now.revision.number) {
+        _ if service.removing => None,
+        None => Some(format!("{name} was removed meanwhile")),
+        Some(now) if now > number => {
+            Some(format!("{name} was changed again meanwhile: it is at revision {now}, not {number}"))
+        }
+        Some(_) => None,
+    }
+}
+
+/// How many live tasks have a later revision than the service's.
+fn later(state: &State, service: &Service) -> u32 {
+    let after = service.revision.number.saturating_add(1);
+    let users = state.index().revisions.range((service.id, after)..=(service.id, u64::MAX));
+    users.map(|(_, users)| users.live).sum()
 }
 
 /// Numbers of the revisions, oldest first, that live tasks have and that the current one makes outdated.

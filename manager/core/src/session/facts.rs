@@ -10,7 +10,10 @@ use crate::state::State;
 pub fn must_replicate(task: &Task, report: &TaskReport) -> bool {
     let stored = &task.observed;
     let runs = |state: TaskState| state == TaskState::Running;
-    let waits = |state: TaskState| task.desired == Desired::Ready && state == TaskState::Ready;
+    // A restored cluster may want a task prepared that its worker has already tried to start.
+    let waits = |state: TaskState| {
+        task.desired == Desired::Ready && matches!(state, TaskState::Ready | TaskState::Starting)
+    };
     stored.removed != report.removed
         || report.state.is_terminal()
         || stored.ready != report.ready
@@ -128,6 +131,7 @@ mod tests {
     fn that_a_task_stands_by_is_a_fact_when_it_is_wanted_so() {
         let waits = Task { desired: Desired::Ready, ..task(0, TaskState::Preparing) };
         assert!(must_replicate(&waits, &report(0, TaskState::Ready)));
+        assert!(must_replicate(&waits, &report(1, TaskState::Starting)));
         assert!(!must_replicate(&waits, &report(0, TaskState::Preparing)));
         let known = Task { desired: Desired::Ready, ..task(0, TaskState::Ready) };
         assert!(!must_replicate(&known, &report(0, TaskState::Ready)));

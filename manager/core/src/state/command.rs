@@ -32,7 +32,8 @@ pub enum Command {
         /// When.
         at: Timestamp,
     },
-    /// Answer: `Service`. The same id with the same spec again is `Unchanged`.
+    /// Answer: `Service`. The same id with the same spec again is `Unchanged`, as long as nobody has changed the
+    /// service.
     CreateService {
         /// Made by the client, so that a repeated request is recognised.
         id: ServiceId,
@@ -187,7 +188,7 @@ pub enum Command {
         at: Timestamp,
     },
     /// Forgets a node. Refused while it is READY and holds tasks, unless forced: its tasks are then taken for gone.
-    /// Answer: `Done`, also when there is no such node.
+    /// Answer: `Node`; `Done` when there is no such node.
     RemoveNode {
         /// The node.
         id: NodeId,
@@ -196,7 +197,7 @@ pub enum Command {
         /// When.
         at: Timestamp,
     },
-    /// Answer: `Token`. The same id with the same content again is `Unchanged`.
+    /// Answer: `Token`. The same id with the same content and about the same lifetime again is `Unchanged`.
     CreateToken {
         /// Made by the client.
         id: TokenId,
@@ -211,7 +212,7 @@ pub enum Command {
         /// When.
         at: Timestamp,
     },
-    /// Answer: `Done`.
+    /// Answer: `Token`; `Done` when there is no such token.
     RemoveToken {
         /// The token.
         id: TokenId,
@@ -253,7 +254,8 @@ pub enum Command {
         /// When.
         at: Timestamp,
     },
-    /// Answer: `Content`. The same id, kind, name and labels with bytes that it has or had is `Unchanged`.
+    /// Answer: `Content`. The same id, kind, name, labels and bytes again is `Unchanged`, as long as nobody has
+    /// updated it.
     CreateContent {
         /// Made by the client.
         id: ContentId,
@@ -280,7 +282,7 @@ pub enum Command {
         /// When.
         at: Timestamp,
     },
-    /// Refused while a service or a task uses it. Answer: `Done`.
+    /// Refused while a service or a task uses it. Answer: `Content`.
     RemoveContent {
         /// The content.
         id: ContentId,
@@ -306,7 +308,7 @@ pub enum Command {
     },
     /// Refused while a service or a task uses it. Forgets a volume and leaves its data; with `purge` it is marked, so
     /// that nothing uses it any more, until [`Self::DeleteVolume`] says that its data is gone. One that has no data is
-    /// forgotten also then. Answer: `Done`.
+    /// forgotten also then. Answer: `Volume`.
     RemoveVolume {
         /// The volume.
         id: VolumeId,
@@ -322,7 +324,7 @@ pub enum Command {
         /// When.
         at: Timestamp,
     },
-    /// What is wrong with a node. Answer: `Node`; unchanged when it is already so.
+    /// What is wrong with a node. Answer: `Done`; unchanged when it is already so.
     SetNodeConditions {
         /// The node.
         node: NodeId,

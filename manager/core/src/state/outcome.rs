@@ -1,6 +1,11 @@
 //! The answer to a command, and what it altered.
 
-use warren_types::{ContentId, MemberId, NodeId, ServiceId, TaskId, TokenId, VolumeId};
+use std::sync::Arc;
+
+use warren_types::{
+    Content, ContentId, Member, MemberId, Node, NodeId, Service, ServiceId, TaskId, Token, TokenId, Volume,
+    VolumeId,
+};
 
 use super::Refusal;
 
@@ -16,68 +21,55 @@ pub enum Outcome {
     },
     /// It was already so.
     Unchanged {
-        /// The same answer as when it was applied.
+        /// The object as it is.
         answer: Answer,
     },
     /// Nothing was changed, and why.
     Rejected(Refusal),
 }
 
-/// What a caller learns from a command that was applied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a caller learns from a command that was applied: the object as the command's own entry left it or found it, or
+/// as it was before, if the entry deleted it. Later entries do not show in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// There is nothing to say.
     Done,
     /// Of commands on a service.
-    Service {
-        /// The service.
-        id: ServiceId,
-        /// Its version now.
-        version: u64,
-    },
-    /// Of a registered node.
-    Node {
-        /// The node.
-        id: NodeId,
-        /// Its version now.
-        version: u64,
-    },
-    /// Of a join token.
-    Token {
-        /// The token.
-        id: TokenId,
-        /// Its version now.
-        version: u64,
-    },
-    /// Of a content.
-    Content {
-        /// The content.
-        id: ContentId,
-        /// Its version now.
-        version: u64,
-        /// Number of its current bytes.
-        number: u64,
-    },
-    /// Of a volume.
-    Volume {
-        /// The volume.
-        id: VolumeId,
-        /// Its version now.
-        version: u64,
-    },
-    /// Of a manager.
-    Member {
-        /// Its id in the raft group.
-        member: MemberId,
-        /// Its version now.
-        version: u64,
-    },
+    Service(Arc<Service>),
+    /// Of commands on a node.
+    Node(Arc<Node>),
+    /// Of commands on a join token.
+    Token(Arc<Token>),
+    /// Of commands on a content.
+    Content(Arc<Content>),
+    /// Of commands on a volume.
+    Volume(Arc<Volume>),
+    /// Of commands on a manager.
+    Member(Arc<Member>),
     /// Of a new session.
     Session {
         /// Higher than any before it on this node.
         number: u64,
     },
 }
+
+macro_rules! object_of_answer {
+    ($($object:ident),*) => {$(
+        impl TryFrom<Answer> for Arc<$object> {
+            /// The answer, which has no such object.
+            type Error = Answer;
+
+            fn try_from(answer: Answer) -> Result<Self, Answer> {
+                match answer {
+                    Answer::$object(object) => Ok(object),
+                    other => Err(other),
+                }
+            }
+        }
+    )*};
+}
+
+object_of_answer!(Service, Node, Token, Content, Volume, Member);
 
 /// The key of something that changed. Look it up in the state: when it is not there, it was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

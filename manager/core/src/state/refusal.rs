@@ -39,6 +39,19 @@ pub enum Refusal {
         /// Name of what is there.
         name: String,
     },
+    /// An earlier request with this id created it, and somebody has changed it since.
+    #[error(
+        "{kind} {name} was created by an earlier request with this id and has changed since: it is at version {found}; \
+         look at it before you change it"
+    )]
+    ChangedSinceCreated {
+        /// What should have been created.
+        kind: Kind,
+        /// Its name.
+        name: String,
+        /// As it is.
+        found: u64,
+    },
     /// Another service publishes the host port.
     #[error("host port {} is already published by service {owner}; choose another port", port.host_port)]
     PortTaken {

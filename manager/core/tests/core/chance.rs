@@ -343,7 +343,7 @@ proptest! {
         let placement = warren_core::schedule(&world.state, world.now);
         for service in world.state.services() {
             prop_assert!(!service.removing, "{} was not removed", service.spec.name);
-            let rollout = warren_core::rollout(&world.state, &service.id);
+            let rollout = warren_core::rollout(&world.state, service);
             let slots: BTreeSet<u32> = world.live(service.id.0.0).into_iter().map(|(slot, _)| slot).collect();
             prop_assert_eq!(u32::try_from(slots.len()).unwrap(), rollout.total, "{:?}", service.spec);
             let done = rollout.updated == rollout.total || rollout.stopped.is_some() || rollout.waiting.is_some();

@@ -26,8 +26,12 @@ fn remove(number: u128) -> Command {
     Command::RemoveContent { id: content_id(number), at: Timestamp(0) }
 }
 
-fn answer(number: u128, version: u64, of: u64) -> Answer {
-    Answer::Content { id: content_id(number), version, number: of }
+/// Id, version and number.
+fn shown(answer: Answer) -> (ContentId, u64, u64) {
+    match answer {
+        Answer::Content(content) => (content.id, content.version, content.number()),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn of_size(bytes: usize, sealed: usize, byte: u8) -> SealedContent {
@@ -44,21 +48,29 @@ fn uses(world: &World, service: u128) -> Vec<(String, u64)> {
 #[test]
 fn a_repeated_request_is_recognised() {
     let mut world = World::new();
-    let applied = Outcome::Applied { answer: answer(1, 2, 1), changes: vec![Change::Content(content_id(1))] };
-    assert_eq!(world.run(&secret(1, "key", 1)), applied);
-    assert_eq!(world.run(&secret(1, "key", 1)), Outcome::Unchanged { answer: answer(1, 2, 1) });
-    assert_eq!(world.accept(update(1, Some(2), 2)), answer(1, 4, 2));
-    assert_eq!(world.run(&update(1, Some(2), 2)), Outcome::Unchanged { answer: answer(1, 4, 2) });
-    assert_eq!(world.run(&secret(1, "key", 1)), Outcome::Unchanged { answer: answer(1, 4, 2) }, "late");
-    assert_eq!(world.accept(update(1, None, 1)), answer(1, 7, 3), "what it was before is new as well");
-    world.accept(remove(1));
+    let key = content_id(1);
+    let Outcome::Applied { answer, changes } = world.run(&secret(1, "key", 1)) else { panic!("it is new") };
+    assert_eq!((shown(answer.clone()), changes), ((key, 2, 1), vec![Change::Content(key)]));
+    assert_eq!(world.run(&secret(1, "key", 1)), Outcome::Unchanged { answer });
+    let answer = world.accept(update(1, Some(2), 2));
+    assert_eq!(shown(answer.clone()), (key, 4, 2));
+    assert_eq!(world.run(&update(1, Some(2), 2)), Outcome::Unchanged { answer });
+    let changed = "secret key was created by an earlier request with this id and has changed since: it is at version \
+                   4; look at it before you change it";
+    assert_eq!(world.refuse(secret(1, "key", 1)), changed, "the version is that of the update");
+    assert_eq!(shown(world.accept(update(1, None, 1))), (key, 7, 3), "what it was before is new as well");
+    assert!(
+        world.refuse(secret(1, "key", 1)).contains("has changed since"),
+        "the number is that of the update"
+    );
+    assert_eq!(shown(world.accept(remove(1))), (key, 7, 3), "as it was");
     let refusal = world.refuse(remove(1));
     assert_eq!(
         refusal,
         "secret \"0000000000000000000000001\" does not exist; `warren secret ls` shows what does"
     );
     assert_eq!(world.refuse(update(1, None, 2)), refusal);
-    assert_eq!(world.accept(secret(1, "key", 1)), answer(1, 11, 1));
+    assert_eq!(shown(world.accept(secret(1, "key", 1))), (key, 12, 1));
 }
 
 #[test]

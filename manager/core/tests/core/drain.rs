@@ -83,7 +83,7 @@ fn tasks_leave_a_node_that_does_not_meet_a_constraint_any_more() {
     world.label(1, "zone", Some("a"));
     world.update(1, constrained("web", 6, &["node.labels.zone == b"]));
     assert!(world.reconcile(1).is_empty());
-    assert_eq!(warren_core::rollout(&world.state, &service_id(1)).updated, 6);
+    assert_eq!(warren_core::rollout(&world.state, world.state.service(&service_id(1)).unwrap()).updated, 6);
     world.update(1, constrained("web", 6, &["node.labels.zone == a"]));
     settle_fully(&mut world);
     assert_eq!((on(&world, 1), on(&world, 2)), (6, 0));

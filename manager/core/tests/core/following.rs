@@ -27,7 +27,7 @@ fn a_new_version_replaces_the_tasks_of_those_that_use_it() {
         world.settle();
         world.clean_up();
     }
-    assert_eq!(rollout(&world.state, &service_id(1)).updated, 2);
+    assert_eq!(rollout(&world.state, world.state.service(&service_id(1)).unwrap()).updated, 2);
     assert_eq!(world.live(1), [(1, 3), (2, 4)]);
     assert_eq!(world.live(2), [(1, 1)]);
 }

@@ -76,7 +76,7 @@ fn a_paused_node_keeps_its_task_and_gets_none() {
     let old = world.state.live_task(&service_id(1), 1).unwrap().revision.number;
     let new = world.state.live_task(&service_id(1), 2).unwrap().revision.number;
     assert_eq!((old, new), (1, 2));
-    let progress = warren_core::rollout(&world.state, &service_id(1));
+    let progress = warren_core::rollout(&world.state, world.state.service(&service_id(1)).unwrap());
     assert_eq!((progress.updated, progress.total), (1, 2));
     let waits = "1 tasks of earlier revisions may be on nodes that are paused or down";
     assert_eq!(progress.waiting.as_deref(), Some(waits));
@@ -85,7 +85,7 @@ fn a_paused_node_keeps_its_task_and_gets_none() {
         world.settle();
         world.clean_up();
     }
-    assert_eq!(warren_core::rollout(&world.state, &service_id(1)).updated, 2);
+    assert_eq!(warren_core::rollout(&world.state, world.state.service(&service_id(1)).unwrap()).updated, 2);
     assert_eq!(nodes(&world), [(1, 1), (2, 2)]);
 }
 
@@ -124,7 +124,7 @@ fn an_update_goes_node_by_node_on_the_same_node() {
         world.clean_up();
     }
     assert_eq!((nodes(&world), most), (vec![(1, 1), (2, 2), (3, 3)], 4));
-    assert_eq!(warren_core::rollout(&world.state, &service_id(1)).updated, 3);
+    assert_eq!(warren_core::rollout(&world.state, world.state.service(&service_id(1)).unwrap()).updated, 3);
 }
 
 #[test]

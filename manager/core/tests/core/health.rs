@@ -248,7 +248,7 @@ fn an_update_that_is_unhealthy_stops_and_the_old_tasks_go_on() {
     world.update_image(1, "demo:2");
     world.reconcile(1);
     bring(&mut world, 4, TaskState::Running);
-    let progress = |world: &World| rollout(&world.state, &service_id(1));
+    let progress = |world: &World| rollout(&world.state, world.state.service(&service_id(1)).unwrap());
     let waiting = "web.1 runs, and is not ready yet: no check has succeeded yet";
     assert_eq!(progress(&world).waiting.as_deref(), Some(waiting));
     check(&mut world, 4, Unhealthy);
@@ -291,11 +291,11 @@ fn an_update_that_recovers_goes_on() {
     assert_eq!(world.task(1, 3).revision.number, 2);
     check(&mut world, 3, Unhealthy);
     assert!(
-        rollout(&world.state, &service_id(1)).stopped.is_some()
+        rollout(&world.state, world.state.service(&service_id(1)).unwrap()).stopped.is_some()
             || world.task(1, 2).desired > Desired::Running
     );
     check(&mut world, 3, Healthy);
-    assert_eq!(rollout(&world.state, &service_id(1)).stopped, None);
+    assert_eq!(rollout(&world.state, world.state.service(&service_id(1)).unwrap()).stopped, None);
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn a_fix_reaches_every_unhealthy_task_at_once() {
         all_healthy(&mut world);
         world.clean_up();
     }
-    let progress = rollout(&world.state, &service_id(1));
+    let progress = rollout(&world.state, world.state.service(&service_id(1)).unwrap());
     assert_eq!(progress, Rollout { updated: 3, total: 3, stopped: None, waiting: None });
 }
 

@@ -100,7 +100,11 @@ fn creating_can_be_repeated_and_removing_too() {
     let token = create(&world, 1, Some(HOUR), Some(3));
     let answer = world.accept(token.clone());
     assert!(matches!(answer, Answer::Token { .. }));
-    assert_eq!(world.run(&token), Outcome::Unchanged { answer });
+    assert_eq!(world.run(&token), Outcome::Unchanged { answer: answer.clone() });
+    world.wait(Duration::from_secs(5));
+    let later = create(&world, 1, Some(HOUR), Some(3));
+    assert_eq!(world.run(&later), Outcome::Unchanged { answer }, "its end counts from another moment");
+    assert!(world.refuse(create(&world, 1, Some(2 * HOUR), Some(3))).contains("already exists"));
     assert!(world.refuse(create(&world, 1, None, None)).contains("already exists"));
     let Command::CreateToken { role, hash, expires_at, max_uses, at, .. } = token else { panic!() };
     let stolen = Command::CreateToken { id: token_id(2), role, hash, expires_at, max_uses, at };

@@ -77,8 +77,9 @@ fn the_first_manager_says_who_it_is_and_makes_the_first_record() {
     assert!(world.refuse(register(&world, u64::MAX, 1)).contains("cannot be the first manager's"));
     let command = register(&world, 3, 1);
     let Outcome::Applied { answer, changes } = world.run(&command) else { panic!("it is new") };
-    assert_eq!((answer, changes), (Answer::Member { member: 3, version: 4 }, vec![Change::Member(3)]));
-    let member = world.state.member(3).unwrap();
+    let member = world.state.member(3).unwrap().clone();
+    assert_eq!((&answer, changes), (&Answer::Member(member.clone()), vec![Change::Member(3)]));
+    assert_eq!(member.version, 4);
     assert_eq!((member.wanted, member.created_at, member.level), (Suffrage::Voter, world.now, LEVEL));
     assert_eq!(world.state.next_member(), 4);
     assert_eq!(world.run(&command), Outcome::Unchanged { answer });

@@ -25,8 +25,7 @@ fn each_node_gets_a_subnet_of_its_own() {
     world.accept(register(2, "two"));
     let subnet = |world: &World, number| world.state.node(&node_id(number)).unwrap().subnet.to_string();
     assert_eq!((subnet(&world, 1), subnet(&world, 2)), ("10.0.0.0/24".into(), "10.0.1.0/24".into()));
-    let version = world.state.node(&node_id(1)).unwrap().version;
-    let answer = Answer::Node { id: node_id(1), version };
+    let answer = Answer::Node(world.state.node(&node_id(1)).unwrap().clone());
     assert_eq!(world.run(&register(1, "one")), Outcome::Unchanged { answer });
     world.accept(register(1, "uno"));
     assert_eq!(subnet(&world, 1), "10.0.0.0/24");

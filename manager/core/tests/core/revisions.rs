@@ -1,7 +1,7 @@
 //! Commands that change a service: update, rollback, their history, and the ports of an update.
 
 use warren_core::state::HISTORY;
-use warren_core::{Answer, Command, Outcome};
+use warren_core::{Command, Outcome};
 use warren_types::*;
 
 use crate::world::*;
@@ -47,7 +47,7 @@ fn only_what_shapes_tasks_makes_a_revision() {
     let mut wanted = spec("web", 3);
     wanted.labels = [("tier".to_string(), "front".to_string())].into();
     let answer = world.accept(update(Some(2), wanted.clone()));
-    assert_eq!((answer, known(&world)), (Answer::Service { id: service_id(1), version: 3 }, (vec![], 1)));
+    assert_eq!((&answer, known(&world)), (&world.service_answer(1, 3), (vec![], 1)));
     assert_eq!(world.run(&update(Some(2), wanted.clone())), Outcome::Unchanged { answer });
     wanted.task.tty = true;
     assert!(world.refuse(update(Some(2), wanted.clone())).contains("is at version 3, not 2"));

@@ -1,5 +1,7 @@
 //! Commands on the cluster and on services.
 
+use std::time::Duration;
+
 use warren_core::{Answer, Change, Command, LEVEL, Outcome, State};
 use warren_types::*;
 
@@ -30,10 +32,50 @@ fn a_cluster_is_created_once() {
 fn a_repeated_create_gets_the_same_answer() {
     let mut world = World::new();
     let create = Command::CreateService { id: service_id(1), spec: spec("web", 2), at: world.now };
-    let answer = Answer::Service { id: service_id(1), version: 2 };
-    let changes = vec![Change::Service(service_id(1))];
-    assert_eq!(world.run(&create), Outcome::Applied { answer, changes });
+    let Outcome::Applied { answer, changes } = world.run(&create) else { panic!("it is new") };
+    assert_eq!((&answer, changes), (&world.service_answer(1, 2), vec![Change::Service(service_id(1))]));
     assert_eq!(world.run(&create), Outcome::Unchanged { answer });
+}
+
+#[test]
+fn repeated_create_of_a_service_that_others_changed_is_rejected() {
+    let mut world = World::new();
+    let create = Command::CreateService { id: service_id(1), spec: spec("web", 2), at: world.now };
+    world.accept(create.clone());
+    world.wait(Duration::from_millis(1));
+    let scale = |world: &World, replicas| {
+        let (id, version, at) = (service_id(1), None, world.now);
+        Command::ScaleService { id, version, replicas, at }
+    };
+    let changed = |version: u64| {
+        format!(
+            "service web was created by an earlier request with this id and has changed since: it is at version \
+             {version}; look at it before you change it"
+        )
+    };
+    world.accept(scale(&world, 3));
+    assert_eq!(world.refuse(create.clone()), changed(3));
+    world.accept(scale(&world, 2));
+    assert_eq!(world.refuse(create.clone()), changed(5), "the spec is the same again, the version is theirs");
+    let mut image = spec("web", 2);
+    image.task.image = "demo:2".parse().unwrap();
+    world.update(1, image);
+    world.update(1, spec("web", 2));
+    assert_eq!(world.refuse(create.clone()), changed(8));
+    world.remove(1);
+    assert!(world.refuse(create).starts_with("service web is being removed"));
+}
+
+#[test]
+fn an_answer_has_the_object_as_of_its_entry() {
+    let mut world = World::with_nodes(1);
+    let created = world.service(1, spec("web", 2));
+    let before = world.state.service(&service_id(1)).unwrap().clone();
+    world.settle();
+    let scale = Command::ScaleService { id: service_id(1), version: None, replicas: 3, at: world.now };
+    let scaled = world.accept(scale);
+    assert_eq!(created, Answer::Service(before), "neither planners nor people change what was answered");
+    assert_eq!(scaled, Answer::Service(world.state.service(&service_id(1)).unwrap().clone()));
 }
 
 #[test]
@@ -81,7 +123,8 @@ fn scaling_compares_versions_and_can_be_repeated() {
     world.service(1, spec("web", 2));
     let scale =
         |version, replicas| Command::ScaleService { id: service_id(1), version, replicas, at: Timestamp(0) };
-    assert_eq!(world.accept(scale(Some(2), 5)), Answer::Service { id: service_id(1), version: 3 });
+    let answer = world.accept(scale(Some(2), 5));
+    assert_eq!(answer, world.service_answer(1, 3));
     assert!(matches!(world.run(&scale(Some(2), 5)), Outcome::Unchanged { .. }));
     let conflict = "service web is at version 3, not 2: it changed meanwhile; look again and repeat";
     assert_eq!(world.refuse(scale(Some(2), 6)), conflict);
@@ -97,9 +140,8 @@ fn a_service_on_its_way_out_takes_no_changes_and_keeps_its_name() {
     let mut world = World::new();
     world.service(1, publishing("web", 2, 8080));
     world.remove(1);
-    let version = world.state.service(&service_id(1)).unwrap().version;
     let again = Command::RemoveService { id: service_id(1), version: Some(1), at: world.now };
-    let answer = Answer::Service { id: service_id(1), version };
+    let answer = Answer::Service(world.state.service(&service_id(1)).unwrap().clone());
     assert_eq!(world.run(&again), Outcome::Unchanged { answer });
     let leaving = "service web is being removed; wait until it is gone";
     let scale = Command::ScaleService { id: service_id(1), version: None, replicas: 3, at: world.now };

@@ -17,7 +17,7 @@ fn updating(nodes: u128, replicas: u32) -> World {
 }
 
 fn progress(world: &World) -> Rollout {
-    rollout(&world.state, &service_id(1))
+    rollout(&world.state, world.state.service(&service_id(1)).unwrap())
 }
 
 /// Slots that have no task that runs, and slots with two live tasks.

@@ -47,9 +47,10 @@ fn assign(world: &mut World, placements: &[(u64, u128)]) -> Vec<Option<u128>> {
 fn a_repeated_request_is_recognised() {
     let mut world = World::with_nodes(1);
     let command = create(1, "data", &[("uid", "1000")], None);
-    let answer = Answer::Volume { id: volume_id(1), version: 4 };
-    let changes = vec![Change::Volume(volume_id(1))];
-    assert_eq!(world.run(&command), Outcome::Applied { answer, changes });
+    let Outcome::Applied { answer, changes } = world.run(&command) else { panic!("it is new") };
+    let made = world.state.volume(&volume_id(1)).unwrap().clone();
+    assert_eq!((made.version, changes), (4, vec![Change::Volume(volume_id(1))]));
+    assert_eq!(answer, Answer::Volume(made));
     assert_eq!(world.run(&command), Outcome::Unchanged { answer });
     world.service(1, with_volumes("web", 1, &["data"]));
     world.settle();

@@ -230,6 +230,14 @@ impl World {
         self.accept(Command::SetNodeStatus { term: TERM, node, session, status, at });
     }
 
+    /// The service as it is, which must have this version.
+    #[track_caller]
+    pub fn service_answer(&self, number: u128, version: u64) -> Answer {
+        let service = self.state.service(&service_id(number)).unwrap().clone();
+        assert_eq!(service.version, version);
+        Answer::Service(service)
+    }
+
     #[track_caller]
     pub fn service(&mut self, number: u128, spec: ServiceSpec) -> Answer {
         self.accept(Command::CreateService { id: service_id(number), spec, at: self.now })

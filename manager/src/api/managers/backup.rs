@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use crate::api::Api;
 use crate::api::problem::status_of;
-use crate::recovery::backup;
+use crate::recovery::backup::{self, Writer};
 
 /// Bytes in a message.
 const CHUNK: usize = 256 << 10;
@@ -31,11 +31,14 @@ impl Api {
         let passphrase = passphrase.map_err(|why| status_of(Violation::new("passphrase", why)))?;
         let (state, now) = (self.newest().await?.state.clone(), self.clock.now());
         let (authority, content_key) = (self.authority.clone(), self.content_key.clone());
+        let own = state.member(self.member).map(|own| own.name.clone());
+        let writer = own.map(|name| Writer { name, manager_only: self.manager_only });
         let (chunks, stream) = mpsc::channel(WAITING);
         // It ends with its caller, who is gone at the latest when the manager stops.
         tokio::task::spawn_blocking(move || {
             let mut out = Outgoing { chunks: chunks.clone(), chunk: Vec::with_capacity(CHUNK) };
-            let written = backup::write(&passphrase, &authority, &content_key, (&state, now), &mut out);
+            let (state, writer) = ((&state, now), writer.as_ref());
+            let written = backup::write(&passphrase, &authority, &content_key, state, writer, &mut out);
             if let Err(error) = written.and_then(|()| out.flush()) {
                 // Whoever has gone does not need it.
                 let _ = chunks.blocking_send(Err(Status::internal(format!("the backup broke off: {error}"))));

@@ -159,6 +159,8 @@ impl Census {
         {
             reasons.push(format!("its log cannot be written: {held}"));
         }
+        let durability = self.told.get(&member.member).map(|told| &told.durability);
+        reasons.extend(durability.filter(|problem| !problem.is_empty()).cloned());
         if let Some(life) = told_life(self.told.get(&member.member)) {
             reasons
                 .push(format!("somebody has seen life {life} of the cluster, and it is in an earlier one"));

@@ -27,9 +27,11 @@ fn snapshot() -> impl Strategy<Value = SnapshotMeta> {
 
 fn message() -> impl Strategy<Value = Message> {
     let numbers = any::<[u64; 9]>();
-    let rest = (any::<bool>(), vec(any::<u8>(), 0..16), any::<i64>());
+    let acknowledged =
+        any::<[u64; 3]>().prop_map(|[member, index, term]| Acknowledged { member, index, term });
+    let rest = (any::<bool>(), vec(any::<u8>(), 0..16), any::<i64>(), vec(acknowledged, 0..4));
     (0..KINDS.len(), numbers, vec(entry(), 0..4), proptest::option::of(snapshot()), rest).prop_map(
-        |(kind, numbers, entries, snapshot, (reject, context, priority))| {
+        |(kind, numbers, entries, snapshot, (reject, context, priority, acknowledged))| {
             let [to, from, term, log_term, index, commit, commit_term, request_snapshot, reject_hint] =
                 numbers;
             Message {
@@ -48,6 +50,7 @@ fn message() -> impl Strategy<Value = Message> {
                 reject_hint,
                 context: Bytes::from(context),
                 priority,
+                acknowledged,
             }
         },
     )
@@ -75,7 +78,7 @@ proptest! {
 fn what_is_no_message_is_refused_with_what_is_wrong() {
     let good = v1::RaftMessage { kind: v1::RaftMessageKind::Append as i32, ..Default::default() };
     assert!(from_wire(good.clone()).is_ok());
-    for kind in [0, 13, -1] {
+    for kind in [0, 14, -1] {
         assert_eq!(from_wire(v1::RaftMessage { kind, ..good.clone() }), Err(WireError::Kind(kind)));
     }
     let entries = vec![v1::RaftEntry { kind: 3, ..Default::default() }];

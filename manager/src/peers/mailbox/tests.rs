@@ -22,6 +22,7 @@ fn message(kind: MessageKind, index: u64, data: usize) -> Message {
         reject_hint: 0,
         context: Bytes::new(),
         priority: 0,
+        acknowledged: Vec::new(),
     }
 }
 

@@ -94,7 +94,8 @@ async fn more_streams_than_a_manager_passes_on_are_refused_and_hold_up_nothing()
     let peers = &nodes[0].peers;
     assert_eq!(peers.relay(7).map(|_| ()), Err(NoRelay::Away));
     let mut open = Vec::new();
-    while let Ok((mut client, place)) = peers.relay(2) {
+    while let Ok((channel, place)) = peers.relay(2) {
+        let mut client = PeersClient::new(channel);
         let stream = client.relay(tokio_stream::pending());
         let stream =
             tokio::time::timeout(PATIENCE, stream).await.expect("it need not wait for others").unwrap();

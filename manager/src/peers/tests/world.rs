@@ -205,7 +205,8 @@ impl World {
         let certificate = LiveCertificate::new(&self.credentials(member));
         let roots = self.authority.roots();
         let address = self.addresses[&member].to_string().parse().unwrap();
-        let credentials = Credentials { cluster: "c1", roots: &roots, certificate: certificate.clone() };
+        let credentials =
+            Credentials { cluster: "c1", id: id(member), roots: &roots, certificate: certificate.clone() };
         let (peers, outgoing, unsent) = Peers::new(member, address, credentials).unwrap();
         let leader: Arc<dyn Leader> = Arc::new(peers.clone());
         let (store, publisher, inbox) = Store::of_group(Published::first(state), member, leader, 4096, 1024);
@@ -328,6 +329,7 @@ pub fn message(from: MemberId, to: MemberId, index: u64, data: usize) -> Message
         reject_hint: 0,
         context: Bytes::new(),
         priority: 0,
+        acknowledged: Vec::new(),
     }
 }
 

@@ -25,6 +25,10 @@ pub struct Manifest {
     pub version: String,
     /// When it was written.
     pub created_at: Timestamp,
+    /// Which manager wrote it; empty where an earlier version did.
+    pub manager_name: String,
+    /// That manager runs no tasks.
+    pub manager_only: bool,
 }
 
 impl Drop for Manifest {
@@ -45,6 +49,8 @@ pub fn write_backup(manifest: &Manifest, state: &State, out: &mut dyn Write) -> 
         content_key: manifest.content_key.clone(),
         warren_version: manifest.version.clone(),
         created_at: manifest.created_at.0,
+        manager_name: manifest.manager_name.clone(),
+        manager_only: manifest.manager_only,
     };
     let mut bytes = stored.encode_length_delimited_to_vec();
     let written = out.write_all(&bytes);
@@ -70,9 +76,11 @@ pub fn read_backup(bytes: &[u8]) -> Result<(Manifest, State), CodecError> {
     if !same {
         return Err(CodecError::Unknown(WHAT));
     }
-    let v1::BackupManifest { cluster_id, authority, content_key, warren_version, created_at } = stored;
+    let v1::BackupManifest { cluster_id, authority, content_key, warren_version, created_at, .. } = stored;
+    let v1::BackupManifest { manager_name, manager_only, .. } = stored;
     let (cluster, version, created_at) = (cluster_id, warren_version, Timestamp(created_at));
-    let manifest = Manifest { cluster, authority, content_key, version, created_at };
+    let manifest =
+        Manifest { cluster, authority, content_key, version, created_at, manager_name, manager_only };
     let state = read_snapshot(rest)?;
     match state.cluster() {
         Some(cluster) if cluster.id.to_string() == manifest.cluster => Ok((manifest, state)),

@@ -21,13 +21,14 @@ fn entries() -> Vec<Entry> {
 }
 
 fn persist() -> Persist {
-    Persist { number: 1, snapshot: None, entries: entries(), hard_state: Some(HardState::default()) }
+    let hard_state = Some(HardState::default());
+    Persist { number: 1, snapshot: None, entries: entries(), hard_state, acknowledged: None }
 }
 
 fn loaded(entries: Vec<Entry>) -> Loaded {
     let members = ConfState::of_voters(vec![1]);
     let hard_state = HardState { term: 2, ..HardState::default() };
-    Loaded { hard_state, conf_state: members, snapshot: None, entries, recovered: None }
+    Loaded { hard_state, conf_state: members, entries, ..Loaded::default() }
 }
 
 fn ring(dir: &TempDir, keys: &BTreeSet<KeyId>) -> Keyring {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use warren_consensus::{Committed, ConfState, Effect, EntryKind, Event, Role as RaftRole};
+use warren_consensus::{Committed, ConfState, Durability, Effect, EntryKind, Event, Role as RaftRole};
 use warren_core::{Applied, Outcome};
 use warren_log::SnapshotMeta;
 
 use super::compaction::Compaction;
 use super::keeper::Write;
 use super::{Driver, DriverError, News, Waiting};
+use crate::durability::Shown;
 use crate::raft::{codec, disk};
 use crate::store::{self, Batch, Published, Role, Written};
 
@@ -57,6 +58,10 @@ impl Driver {
                 self.take_members(members);
                 Ok(None)
             }
+            Effect::Durability(durability) => {
+                self.take_durability(durability);
+                Ok(None)
+            }
             Effect::Fatal(fatal) => Err(DriverError::Raft(Box::new(fatal))),
         }
     }
@@ -70,6 +75,15 @@ impl Driver {
         if leader_id.is_some() {
             self.publisher.heard_leader();
         }
+    }
+
+    fn take_durability(&mut self, durability: Durability) {
+        match Shown(durability).problem() {
+            Some(problem) => tracing::error!("{problem}"),
+            None => tracing::info!("this manager has what it acknowledged again, and votes"),
+        }
+        self.durability = durability;
+        self.news.changed = true;
     }
 
     pub(super) fn take_members(&mut self, members: ConfState) {
@@ -187,6 +201,7 @@ impl Driver {
                 log: self.log.cost(),
                 held: self.log.held().cloned(),
                 members: self.members.clone(),
+                durability: self.durability,
             };
             let old = self.publisher.publish(published, store::News { batches, verdicts, replaced });
             // A full queue gives the state back, and it is dropped here.
@@ -214,7 +229,7 @@ impl Driver {
 
 fn verdict(outcome: &Outcome) -> store::Verdict {
     match outcome {
-        Outcome::Applied { answer, .. } | Outcome::Unchanged { answer } => Ok(*answer),
+        Outcome::Applied { answer, .. } | Outcome::Unchanged { answer } => Ok(answer.clone()),
         Outcome::Rejected(refusal) => Err(refusal.clone()),
     }
 }

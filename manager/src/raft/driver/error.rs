@@ -15,8 +15,7 @@ pub enum DriverError {
     /// The log was opened again after an error, and is another one.
     #[error(
         "after an error the log does not continue what was there, so this manager stops: it held {known}; \
-         now it holds {found}. Check the disk; then restore a backup, or remove this manager from the cluster, \
-         empty `manager` in its data directory and join it again"
+         now it holds {found}"
     )]
     Discontinued {
         /// What the last write that was confirmed had left.
@@ -42,6 +41,8 @@ pub enum DriverError {
     #[error("raft takes over a snapshot at entry {0} whose state is not there, so this manager stops")]
     NoSnapshot(u64),
     /// A bug, or a log that contradicts itself.
-    #[error("the raft thread ended by a panic, so this manager stops; its last message says why")]
+    #[error(
+        "the raft thread ended by a panic, a bug of Warren, so this manager stops; standard error has its message"
+    )]
     Panicked,
 }

@@ -64,7 +64,8 @@ impl Known {
     }
 
     fn with_batch(&self, batch: &Batch) -> Self {
-        let Batch { snapshot, entries, hard_state, conf_state } = batch;
+        // What is known of other members says nothing of this log.
+        let Batch { snapshot, entries, hard_state, conf_state, acknowledged: _ } = batch;
         let mut after = self.clone();
         if let Some(snapshot) = snapshot {
             after = after.with_snapshot(snapshot);
@@ -151,6 +152,7 @@ mod tests {
             hard_state: chance.random::<bool>().then_some(HardState { term, vote: 1, commit: last }),
             conf_state: chance.random_ratio(1, 8).then(|| ConfState::of_voters(vec![number])),
             entries,
+            acknowledged: None,
         };
         Write::Append { number, batch }
     }

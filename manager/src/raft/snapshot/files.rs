@@ -10,6 +10,7 @@ use warren_security::seal::{Keyring, SealError, SealingWriter};
 
 use super::Written;
 use crate::raft::codec;
+use crate::raft::sealed_log::save_key;
 
 /// The files of one manager. Cheap to clone; all clones write one file at a time.
 #[derive(Clone)]
@@ -47,6 +48,7 @@ impl SnapshotFiles {
         stop: &AtomicBool,
     ) -> Result<Written, Error> {
         let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        save_key(&self.keyring)?;
         let mut bytes = 0;
         self.files.write(meta, |out| {
             let sealed = SealingWriter::new(&self.keyring, &place(meta), out)?;
@@ -73,6 +75,7 @@ impl SnapshotFiles {
         if !wanted() {
             return Ok(());
         }
+        save_key(&self.keyring)?;
         let write = |out: &mut dyn Write| {
             let mut sealed = SealingWriter::new(&self.keyring, &place(meta), out)?;
             sealed.write_all(plain)?;

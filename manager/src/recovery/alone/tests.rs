@@ -5,7 +5,6 @@ use warren_log::{Batch, ConfState, HardState};
 use warren_types::{Id, ManagerId, Timestamp};
 
 use super::*;
-use crate::recovery::seat::AUTHORITY_FILE;
 
 const AT: Timestamp = Timestamp(1_000);
 
@@ -30,8 +29,9 @@ fn stopped(data: &Path, commands: Vec<Command>, committed: u64, voters: &[u64]) 
     let dir = data.join("manager");
     std::fs::create_dir_all(&dir).unwrap();
     let keys = Keys::open(&dir, true, SystemTime::now()).unwrap();
-    seat::take(&dir, &Seat::first()).unwrap();
-    let mut log = warren_log::open(&dir, Engine::Redb).unwrap();
+    let seat = Seat::first(keys.identity());
+    seat::take(&dir, &seat).unwrap();
+    let mut log = warren_log::open(&dir, Engine::Redb, seat.owner()).unwrap();
     let keyring = Keyring::open(&dir, &Default::default()).unwrap();
     let ranges = vec!["10.210.0.0/16".parse().unwrap()];
     let create = Command::CreateCluster { id: keys.cluster, ranges, level: LEVEL, at: AT };
@@ -47,6 +47,7 @@ fn stopped(data: &Path, commands: Vec<Command>, committed: u64, voters: &[u64]) 
         snapshot: None,
         entries: [noop].into_iter().chain(entries).collect(),
         hard_state: Some(HardState { term: 3, vote: 2, commit: committed }),
+        acknowledged: None,
     };
     let batch = disk::batch(persist, &keyring).unwrap();
     let conf_state = Some(ConfState::of_voters(voters.to_vec()));
@@ -54,10 +55,13 @@ fn stopped(data: &Path, commands: Vec<Command>, committed: u64, voters: &[u64]) 
     dir
 }
 
+fn written(dir: &Path) -> Seat {
+    seat::written(dir).unwrap().unwrap()
+}
+
 fn state_of(dir: &Path) -> (State, Loaded) {
-    let loaded = warren_log::open(dir, Engine::Redb).unwrap().load().unwrap();
-    let files = Snapshots::open(dir.join("snapshots"), loaded.snapshot.as_ref()).unwrap();
-    (replay(dir, &files, loaded.clone()).unwrap().0, loaded)
+    let loaded = warren_log::open(dir, Engine::Redb, written(dir).owner()).unwrap().load().unwrap();
+    (replay(dir, loaded.clone()).unwrap().0, loaded)
 }
 
 fn go(data: &Path) -> Result<Alone, AloneError> {
@@ -120,12 +124,12 @@ fn one_that_was_overtaken_can_be_made_the_cluster_again_in_a_later_life() {
     let data = tempfile::tempdir().unwrap();
     let dir = stopped(data.path(), vec![registered(1)], 3, &[1]);
     let ahead = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 1_000;
-    seat::overtaken(&dir, &Seat::first(), ahead).unwrap();
+    seat::overtaken(&dir, &written(&dir), ahead).unwrap();
     assert!(matches!(go(data.path()).unwrap(), Alone::Now { .. }), "though it was alone before");
     assert_eq!(state_of(&dir).0.cluster().unwrap().incarnation, ahead + 1);
     assert!(matches!(seat::look(&dir).unwrap(), Standing::Seated(_)));
     // A number that nobody means stops nothing.
-    seat::overtaken(&dir, &Seat::first(), u64::MAX).unwrap();
+    seat::overtaken(&dir, &written(&dir), u64::MAX).unwrap();
     go(data.path()).unwrap();
 }
 
@@ -135,16 +139,18 @@ fn where_there_is_nothing_to_go_on_with_it_is_said() {
     assert!(matches!(go(data.path()).unwrap_err(), AloneError::NoManager(_)));
     let dir = data.path().join("manager");
     std::fs::create_dir_all(&dir).unwrap();
-    warren_security::files::write_private(&dir.join(AUTHORITY_FILE), b"x").unwrap();
-    seat::lose(&dir, &Seat::first()).unwrap();
+    let keys = Keys::open(&dir, true, SystemTime::now()).unwrap();
+    seat::take(&dir, &Seat::first(keys.identity())).unwrap();
+    seat::lose(&dir, &written(&dir)).unwrap();
     assert!(matches!(go(data.path()).unwrap_err(), AloneError::Removed));
 
     let joined = tempfile::tempdir().unwrap();
     let dir = joined.path().join("manager");
     std::fs::create_dir_all(&dir).unwrap();
-    Keys::open(&dir, true, SystemTime::now()).unwrap();
-    seat::take(&dir, &Seat { member: 3, founders: vec![1, 2], managers: Vec::new() }).unwrap();
-    let mut log = warren_log::open(&dir, Engine::Redb).unwrap();
+    let keys = Keys::open(&dir, true, SystemTime::now()).unwrap();
+    let seat = Seat { founders: vec![1, 2], ..Seat::alone(3, keys.identity()) };
+    seat::take(&dir, &seat).unwrap();
+    let mut log = warren_log::open(&dir, Engine::Redb, seat.owner()).unwrap();
     let conf_state = Some(ConfState::of_voters(vec![1, 2]));
     log.append(&Batch { conf_state, ..Batch::default() }).unwrap();
     drop(log);

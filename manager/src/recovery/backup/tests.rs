@@ -64,9 +64,15 @@ impl Sample {
 
     pub fn written(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        write(&passphrase(), &self.authority, &self.content_key, (&self.state, AT), &mut out).unwrap();
+        let writer = Some(writer());
+        let state = (&self.state, AT);
+        write(&passphrase(), &self.authority, &self.content_key, state, writer.as_ref(), &mut out).unwrap();
         out
     }
+}
+
+fn writer() -> Writer {
+    Writer { name: "m1".parse().unwrap(), manager_only: true }
 }
 
 #[test]
@@ -78,6 +84,7 @@ fn everything_comes_back() {
     assert_eq!(backup.authority.to_pem(), sample.authority.to_pem());
     assert_eq!(backup.content_key.name(), sample.content_key.name());
     assert_eq!((backup.created_at, backup.version.as_str()), (AT, env!("CARGO_PKG_VERSION")));
+    assert_eq!(backup.writer, Some(writer()));
 }
 
 #[test]
@@ -111,6 +118,6 @@ fn what_an_earlier_version_wrote_can_be_restored() {
     assert!(GOLDEN.starts_with(b"WRNBACK\n\x01\0\0\0"), "{:?}", &GOLDEN[..16]);
     assert_eq!(GOLDEN[12..16], 600_000u32.to_le_bytes());
     let backup = read(&passphrase(), GOLDEN.to_vec()).unwrap();
-    assert_eq!((backup.created_at, backup.version.as_str()), (AT, "0.1.0"));
+    assert_eq!((backup.created_at, backup.version.as_str(), &backup.writer), (AT, "0.1.0", &None));
     assert_eq!(backup.state, Sample::new().of(&backup).state);
 }

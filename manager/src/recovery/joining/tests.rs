@@ -20,10 +20,18 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new(id: &str) -> Self {
+    fn new(id: u128) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let content_key = ContentKey::create(&dir.path().join("k")).unwrap().reveal().to_string();
-        Self { authority: CertificateAuthority::create(id, SystemTime::now()).unwrap(), content_key }
+        Self {
+            authority: CertificateAuthority::create(&warren_types::Id(id).to_string(), SystemTime::now())
+                .unwrap(),
+            content_key,
+        }
+    }
+
+    fn id(&self) -> warren_types::ClusterId {
+        self.authority.cluster().parse().unwrap()
     }
 
     fn sign(&self, key: &PrivateKey, role: Role) -> String {
@@ -49,7 +57,7 @@ impl Cluster {
 
 #[test]
 fn a_join_that_was_cut_off_at_any_step_is_completed_by_the_next_one_as_the_same_manager() {
-    let cluster = Cluster::new("c1");
+    let cluster = Cluster::new(1);
     let steps = ["", AUTHORITY_FILE, CONTENT_FILE, MANAGER_FILE, "member"];
     for cut in 0..steps.len() {
         let dir = tempfile::tempdir().unwrap();
@@ -74,7 +82,9 @@ fn a_join_that_was_cut_off_at_any_step_is_completed_by_the_next_one_as_the_same_
         finish(&dir).unwrap();
         let Standing::Seated(seat) = seat::look(&dir).unwrap() else { panic!("it joined") };
         let managers = vec![introduced(1)];
-        assert_eq!(seat, Seat { member: MEMBER, founders: vec![1], managers });
+        let manager = key.node_id().unwrap().to_string().parse().unwrap();
+        assert_eq!((seat.member, &seat.founders, &seat.managers), (MEMBER, &vec![1], &managers));
+        assert_eq!(seat.owner(), warren_log::Owner { cluster: cluster.id(), manager, member: MEMBER });
         let credentials = Credentials::load(&dir.join(MANAGER_FILE)).unwrap();
         assert_eq!(credentials.identity().id(), key.node_id().unwrap().to_string());
         assert!(!dir.join(JOIN_KEY_FILE).exists());
@@ -83,7 +93,7 @@ fn a_join_that_was_cut_off_at_any_step_is_completed_by_the_next_one_as_the_same_
 
 #[test]
 fn an_answer_that_is_not_for_this_machine_stores_nothing() {
-    let (cluster, other) = (Cluster::new("c1"), Cluster::new("c1"));
+    let (cluster, other) = (Cluster::new(1), Cluster::new(1));
     let (key, stranger) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
     let roots = cluster.authority.roots();
     let (authority, foreign) = (cluster.authority.to_pem(), other.authority.to_pem());
@@ -117,9 +127,9 @@ fn what_an_overtaken_manager_was_stays_until_it_is_let_in() {
     let data = tempfile::tempdir().unwrap();
     let dir = data.path().join("manager");
     let first = begin(&dir).unwrap();
-    let cluster = Cluster::new("c1");
+    let cluster = Cluster::new(1);
     cluster.admit(&first).unwrap().complete(&dir).unwrap();
-    let was = seat::Seat { member: MEMBER, founders: vec![1], managers: vec![introduced(1)] };
+    let Standing::Seated(was) = seat::look(&dir).unwrap() else { panic!("it joined") };
     seat::overtaken(&dir, &was, 7).unwrap();
     fs::create_dir(dir.join("log")).unwrap();
     let key = begin(&dir).unwrap();
@@ -140,13 +150,28 @@ fn what_an_overtaken_manager_was_stays_until_it_is_let_in() {
 }
 
 #[test]
+fn a_directory_that_cannot_be_renamed_is_refused_before_the_machine_is_let_in() {
+    let data = tempfile::tempdir().unwrap();
+    let dir = data.path().join("manager");
+    fs::create_dir(&dir).unwrap();
+    check_replaceable(&dir).unwrap();
+    let link = data.path().join("link");
+    std::os::unix::fs::symlink(&dir, &link).unwrap();
+    let linked = check_replaceable(&link).unwrap_err().to_string();
+    assert!(linked.contains("link is a symbolic link"), "{linked}");
+    // Something is mounted there on every Linux.
+    let mounted = check_replaceable(Path::new("/proc")).unwrap_err().to_string();
+    assert!(mounted.contains("/proc is a mount point"), "{mounted}");
+}
+
+#[test]
 fn what_a_removed_manager_was_is_forgotten_whole() {
     let data = tempfile::tempdir().unwrap();
     let dir = data.path().join("manager");
     let left = data.path().join("manager.gone");
     for leftover in [false, true] {
         let key = begin(&dir).unwrap();
-        Cluster::new("c1").admit(&key).unwrap().complete(&dir).unwrap();
+        Cluster::new(1).admit(&key).unwrap().complete(&dir).unwrap();
         fs::create_dir(dir.join("snapshots")).unwrap();
         if leftover {
             fs::create_dir_all(left.join("half")).unwrap();

@@ -18,7 +18,8 @@ fn restored(data_dir: &Path, sample: &Sample) -> Result<Seat, RestoringError> {
 
 /// The state in the log of `dir`.
 fn stored(dir: &Path) -> (State, Loaded) {
-    let loaded = warren_log::open(dir, Engine::Redb).unwrap().load().unwrap();
+    let owner = seat::written(dir).unwrap().unwrap().owner();
+    let loaded = warren_log::open(dir, Engine::Redb, owner).unwrap().load().unwrap();
     let meta = loaded.snapshot.clone().unwrap();
     let files = Snapshots::open(dir.join("snapshots"), Some(&meta)).unwrap();
     let sealed = files.load(&meta).unwrap();
@@ -37,7 +38,7 @@ fn the_cluster_goes_on_in_its_next_life_with_one_manager() {
     let life = stored(&dir).0.cluster().unwrap().incarnation;
     assert_eq!(
         (&seat, own),
-        (&Seat::alone(own), life * 1_000),
+        (&Seat::alone(own, seat.identity), life * 1_000),
         "an id that no manager had before, in no life"
     );
     assert!(matches!(seat::look(&dir).unwrap(), Standing::Seated(found) if found == seat));
@@ -59,7 +60,8 @@ fn the_cluster_goes_on_in_its_next_life_with_one_manager() {
     let keys = Keys::open(&dir, false, SystemTime::now()).unwrap();
     assert_eq!(keys.cluster, sample.state.cluster().unwrap().id);
     assert_eq!(keys.id, member.id);
-    assert!(crate::ca::content_key(&dir, &state, false).is_ok());
+    assert_eq!(keys.identity(), seat.identity);
+    assert!(crate::ca::check_content_key(&dir, &keys.content_key, &state).is_ok());
 }
 
 #[test]

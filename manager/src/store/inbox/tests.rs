@@ -21,6 +21,7 @@ fn message(kind: MessageKind, bytes: usize) -> Message {
         reject_hint: 0,
         context: Bytes::new(),
         priority: 0,
+        acknowledged: Vec::new(),
     }
 }
 

@@ -266,7 +266,9 @@ impl v1::cluster_server::Cluster for Manager {
         let mut script = self.0.lock().unwrap();
         script.asked.push(request.into_inner().resume_index.to_string());
         let events = script.watches.pop_front().expect("the script has enough watches");
-        Ok(Response::new(futures::stream::iter(events).boxed()))
+        let mut answer: Response<Self::WatchStream> = Response::new(futures::stream::iter(events).boxed());
+        answer.metadata_mut().insert(LIFE, script.life.into());
+        Ok(answer)
     }
 
     async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {

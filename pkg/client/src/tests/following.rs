@@ -92,6 +92,53 @@ async fn a_manager_without_a_leader_is_left_for_one_that_has_it() {
     assert_eq!(client.address(), addresses[1]);
 }
 
+fn disk_full() -> Status {
+    Problem::new(Code::ResourceExhausted, "DISK_FULL", "the disk of this manager is full: /d has 0B free")
+        .into()
+}
+
+#[tokio::test]
+async fn a_manager_with_a_full_disk_is_left_for_one_with_room() {
+    let script = Script { gets: std::iter::repeat_with(disk_full).take(100).collect(), ..Script::default() };
+    let (full, other) = (Manager::new(script), Manager::default());
+    let (ours, addresses, _serving) = cluster(&[&full, &other]);
+    let client = Client::connect(&target(&ours, &addresses)).await.unwrap();
+    client.services().get("web").await.unwrap();
+    assert_eq!((full.asked().len(), other.asked().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn when_all_disks_are_full_each_is_asked_once_and_named() {
+    let full = || {
+        Manager::new(Script {
+            gets: std::iter::repeat_with(disk_full).take(100).collect(),
+            ..Script::default()
+        })
+    };
+    let managers = [full(), full(), full()];
+    let (ours, addresses, _serving) = cluster(&managers.iter().collect::<Vec<_>>());
+    for known in [&addresses[..], &addresses[..1]] {
+        let client = Client::connect(&target(&ours, known)).await.unwrap();
+        let error = client.services().get("web").await.unwrap_err();
+        assert!(matches!(&error, Error::Refused { problem } if problem.reason == "DISK_FULL"), "{error:?}");
+        let named = |address: &&String| error.to_string().contains(&format!("{address}: the disk of this"));
+        let wanted = if known.len() > 1 { known.len() } else { 0 };
+        assert_eq!(known.iter().filter(named).count(), wanted, "{error}");
+    }
+    assert_eq!(managers.map(|manager| manager.asked().len()), [2, 1, 1]);
+}
+
+#[tokio::test]
+async fn what_is_refused_for_good_elsewhere_is_the_answer() {
+    let full = Manager::new(Script { gets: [disk_full()].into(), ..Script::default() });
+    let missing = Problem::new(Code::NotFound, "NOT_FOUND", "there is no service web");
+    let other = Manager::new(Script { gets: [missing.clone().into()].into(), ..Script::default() });
+    let (ours, addresses, _serving) = cluster(&[&full, &other]);
+    let client = Client::connect(&target(&ours, &addresses)).await.unwrap();
+    let error = client.services().get("web").await.unwrap_err();
+    assert_eq!(error.to_string(), Error::Refused { problem: missing }.to_string());
+}
+
 #[tokio::test]
 async fn while_none_has_a_leader_all_are_asked_again_until_one_has() {
     let script =

@@ -62,6 +62,42 @@ async fn a_watch_goes_on_where_it_broke_off() {
 }
 
 #[tokio::test]
+async fn watch_resumed_at_a_manager_that_lags_goes_on_at_the_next_one() {
+    let lags = Problem::new(Code::Unavailable, "BEHIND", "entry 23207 is not applied here");
+    let watches = [
+        vec![resync(23_000), changed(23_207, "a")],
+        vec![Err(lags.into())],
+        vec![resync(23_207), changed(23_208, "b")],
+    ];
+    let manager = Manager::new(Script { watches: watches.into(), ..Script::default() });
+    let (target, _serving) = manager.serve_socket();
+    let client = Client::connect(&target).await.unwrap();
+    let mut watch = client.cluster().watch("");
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        seen.push(short(watch.next().await.unwrap()));
+    }
+    assert_eq!(seen, ["-", "a", "b"]);
+    assert_eq!(manager.asked(), ["0", "23207", "23207"]);
+}
+
+/// A restore has given the same index to another change.
+#[tokio::test]
+async fn watch_resumed_in_another_life_of_the_cluster_says_to_list_again() {
+    let watches = [vec![resync(5), changed(7, "a")], vec![resync(7), changed(8, "b")]];
+    let manager = Manager::new(Script { watches: watches.into(), life: 1, ..Script::default() });
+    let (target, _serving) = manager.serve_socket();
+    let client = Client::connect(&target).await.unwrap();
+    let mut watch = client.cluster().watch("");
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        seen.push(short(watch.next().await.unwrap()));
+        manager.0.lock().unwrap().life = if seen.len() < 2 { 1 } else { 2 };
+    }
+    assert_eq!(seen, ["-", "a", "-", "b"]);
+}
+
+#[tokio::test]
 async fn a_watch_that_cannot_go_on_ends_in_time() {
     let manager = Manager::new(Script { watches: [vec![resync(1)]].into(), ..Script::default() });
     let (target, (dir, serving)) = manager.serve_socket();

@@ -40,13 +40,16 @@ fn entry() -> impl Strategy<Value = Entry> {
 fn head() -> impl Strategy<Value = Head> {
     let hard_state = any::<[u64; 3]>().prop_map(|[term, vote, commit]| HardState { term, vote, commit });
     let numbers = (any::<[u64; 2]>(), any::<prop::sample::Index>(), 0..1000u64);
-    (numbers, hard_state, conf_state(), prop::option::of(snapshot())).prop_map(
-        |(([number, sum], first, length), hard_state, conf_state, snapshot)| {
+    let acknowledged =
+        any::<[u64; 3]>().prop_map(|[member, index, term]| Acknowledged { member, index, term });
+    let acknowledged = prop::collection::vec(acknowledged, 0..4);
+    (numbers, hard_state, conf_state(), prop::option::of(snapshot()), acknowledged).prop_map(
+        |(([number, sum], first, length), hard_state, conf_state, snapshot, acknowledged)| {
             let covered = snapshot.as_ref().map_or(0, |snapshot| snapshot.index);
             let first = 1 + first.index(usize::try_from(covered).unwrap().max(1)) as u64;
             let last = (first - 1).saturating_add(length);
             let extent = Extent { snapshot: covered, first, last };
-            Head { number, extent, sum, hard_state, conf_state, snapshot }
+            Head { number, extent, sum, hard_state, conf_state, snapshot, acknowledged }
         },
     )
 }

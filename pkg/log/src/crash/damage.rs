@@ -11,7 +11,8 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use warren_testkit::soak;
 
-use crate::{Engine, Error, Loaded, LogStore, crash::workload::Workload, open};
+use super::open;
+use crate::{Engine, Error, Loaded, LogStore, crash::workload::Workload};
 
 const STEPS: usize = 14;
 

@@ -5,7 +5,8 @@ use std::{fs, path::Path};
 
 use warren_testkit::tool;
 
-use crate::{Batch, Engine, Entry, EntryKind, Error, LogStore, Snapshots, crash::device::Device, open};
+use super::open;
+use crate::{Batch, Engine, Entry, EntryKind, Error, LogStore, Snapshots, crash::device::Device};
 
 fn batch(index: u64) -> Batch {
     let data = vec![index as u8; 20_000].into();

@@ -5,7 +5,8 @@ use std::{fs, path::Path};
 use warren_testkit::soak;
 use warren_types::raft::{ConfState, Entry, EntryKind, SnapshotMeta};
 
-use crate::{Batch, Engine, open};
+use super::open;
+use crate::{Batch, Engine};
 
 fn size(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;

@@ -3,9 +3,10 @@
 use std::{fs, path::Path};
 
 use redb::{Database, TableDefinition, WriteTransaction};
-use warren_log::{Batch, Engine, Error, LOG_FORMAT, LogStore, RedbLog, SledLog, Stats, open};
+use warren_log::{Batch, Engine, Error, LOG_FORMAT, LogStore, Owner, RedbLog, SledLog, Stats};
+use warren_types::{ClusterId, Id, ManagerId};
 
-use crate::{entries, entry, hard_state, suite::suite};
+use crate::{OWNER, entries, entry, hard_state, open, suite::suite};
 
 const ENTRIES: TableDefinition<u64, &[u8]> = TableDefinition::new("entries");
 const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
@@ -168,11 +169,49 @@ fn another_format_is_refused() {
         refused(dir.path(), Engine::Redb)
     };
     let error = as_version(LOG_FORMAT + 1);
-    assert!(matches!(error, Error::Newer { found: 3, supported: 2, .. }), "{error}");
-    assert!(error.to_string().contains("raft.redb has format version 3"), "{error}");
+    assert!(matches!(error, Error::Newer { found: 4, supported: 3, .. }), "{error}");
+    assert!(error.to_string().contains("raft.redb has format version 4"), "{error}");
     let error = as_version(LOG_FORMAT - 1);
-    assert!(matches!(error, Error::Older { found: 1, supported: 2, .. }), "{error}");
+    assert!(matches!(error, Error::Older { found: 2, supported: 3, .. }), "{error}");
     assert!(error.to_string().contains("join it again"), "{error}");
+}
+
+#[test]
+fn log_of_another_member_is_refused() {
+    for engine in Engine::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        three_entries(dir.path(), engine);
+        let Owner { cluster, manager, member } = OWNER;
+        let (other_cluster, other_manager) = (ClusterId(Id(8)), ManagerId(Id(9)));
+        for wanted in [
+            Owner { cluster: other_cluster, ..OWNER },
+            Owner { manager: other_manager, ..OWNER },
+            Owner { member: member + 1, ..OWNER },
+        ] {
+            let error = warren_log::open(dir.path(), engine, wanted).err().unwrap();
+            assert!(matches!(error, Error::OtherOwner { found, .. } if found == OWNER), "{error}");
+            let text = format!(
+                "raft.{engine} is the log of member {member} of cluster {cluster} (manager {manager})"
+            );
+            assert!(error.to_string().contains(&text), "{error}");
+        }
+        // Without its receipt it is another member's all the same.
+        fs::remove_file(dir.path().join(format!("raft.{engine}.receipt"))).unwrap();
+        let wanted = Owner { member: member + 1, ..OWNER };
+        let error = warren_log::open(dir.path(), engine, wanted).err().unwrap();
+        assert!(matches!(error, Error::OtherOwner { .. }), "{error}");
+    }
+}
+
+#[test]
+fn log_without_an_owner_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    three_entries(dir.path(), Engine::Redb);
+    tamper(dir.path(), |transaction| {
+        transaction.open_table(META).unwrap().remove("owner").unwrap();
+    });
+    let error = refused(dir.path(), Engine::Redb);
+    assert!(error.to_string().contains("its record `owner` is missing"), "{error}");
 }
 
 #[test]

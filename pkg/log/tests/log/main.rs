@@ -9,8 +9,18 @@ mod model;
 mod snapshots;
 mod suite;
 
+use std::path::Path;
+
 use bytes::Bytes;
-use warren_log::{ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+use warren_log::{ConfState, Engine, Entry, EntryKind, HardState, LogStore, Owner, Result, SnapshotMeta};
+use warren_types::{ClusterId, Id, ManagerId};
+
+/// Whose logs these are.
+const OWNER: Owner = Owner { cluster: ClusterId(Id(6)), manager: ManagerId(Id(7)), member: 3 };
+
+fn open(dir: &Path, engine: Engine) -> Result<Box<dyn LogStore>> {
+    warren_log::open(dir, engine, OWNER)
+}
 
 /// A command whose data tells its index and term apart from any other's.
 fn entry(index: u64, term: u64) -> Entry {

@@ -1,10 +1,10 @@
 //! The engines stay equal under any sequence of operations, refused ones included.
 
 use proptest::prelude::*;
-use warren_log::{Batch, Disk, Engine, LogStore, open};
+use warren_log::{Batch, Disk, Engine, LogStore};
 use warren_testkit::soak;
 
-use crate::{entries, hard_state, members, snapshot};
+use crate::{entries, hard_state, members, open, snapshot};
 
 #[derive(Debug, Clone)]
 enum Operation {
@@ -64,6 +64,7 @@ fn run(store: &mut dyn LogStore, operation: &Operation) -> Result<(), String> {
                 entries: entries.unwrap_or_default(),
                 hard_state: hard.then(|| hard_state(term, 1, start)),
                 conf_state: conf_state.then(|| members(&[start, term], &[count])),
+                acknowledged: hard.then(|| crate::suite::acknowledged(start)),
             })
         }
         Operation::Install { index, term, entries: count } => store.append(&Batch {

@@ -96,7 +96,7 @@ fn whoever_knows_only_where_it_ends_learns_what_it_covers() {
     let mut other = snapshot(9, 1);
     other.conf_state.learners.push(77);
     assert!(snapshots.load(&other).unwrap_err().to_string().contains("it has other members"));
-    assert!(matches!(snapshots.load_at(9, 2), Err(Error::Io { .. })));
+    assert!(matches!(snapshots.load_at(9, 2), Err(Error::Corrupt { .. })));
 }
 
 #[test]
@@ -133,8 +133,8 @@ fn older_files_go_and_leftovers_go_at_the_next_start() {
 }
 
 #[test]
-fn a_missing_file_says_so() {
+fn a_missing_file_says_so_and_the_way_back() {
     let dir = tempfile::tempdir().unwrap();
     let error = Snapshots::open(dir.path(), None).unwrap().load(&snapshot(1, 1)).unwrap_err();
-    assert!(error.to_string().contains("cannot read"), "{error}");
+    assert!(error.to_string().contains("it is missing. Check the disk; then restore a backup"), "{error}");
 }

@@ -1,6 +1,6 @@
 //! What every engine must do. Each case gets a store of its own that it can close and reopen.
 
-use warren_log::{Batch, Entry, EntryKind, Error, Loaded, LogStore};
+use warren_log::{Acknowledged, Batch, Entry, EntryKind, Error, Loaded, LogStore};
 
 use crate::{entries, entry, hard_state, joint_members, members, snapshot};
 
@@ -30,6 +30,11 @@ pub fn suite(mut new_store: impl FnMut() -> Open) {
     }
 }
 
+/// What two members acknowledged.
+pub fn acknowledged(index: u64) -> Vec<Acknowledged> {
+    [1, 2].map(|member| Acknowledged { member, index, term: 1 }).to_vec()
+}
+
 fn append(entries: Vec<Entry>) -> Batch {
     Batch { entries, ..Batch::default() }
 }
@@ -49,6 +54,7 @@ fn batch_survives(mut open: Open) {
         entries: log.clone(),
         hard_state: Some(hard_state(1, 1, 2)),
         conf_state: Some(joint_members()),
+        acknowledged: Some(acknowledged(3)),
     };
     let mut store = open();
     store.append(&batch).unwrap();
@@ -58,6 +64,7 @@ fn batch_survives(mut open: Open) {
         snapshot: None,
         entries: log,
         recovered: None,
+        acknowledged: acknowledged(3),
     };
     assert_eq!(store.load().unwrap(), expected);
     drop(store);

@@ -14,6 +14,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use aes_gcm::aead::Generate;
 use sha2::{Digest, Sha256};
@@ -137,6 +138,8 @@ pub struct Keyring {
     current: KeyId,
     /// The next nonce under the current key.
     counter: AtomicU64,
+    /// The file that does not hold the current key yet, and its content.
+    unsaved: Mutex<Option<(PathBuf, Vec<u8>)>>,
 }
 
 impl fmt::Debug for Keyring {
@@ -146,19 +149,33 @@ impl fmt::Debug for Keyring {
 }
 
 impl Keyring {
-    /// Opens the keyring in the manager's directory `dir`, for a log and a snapshot that are sealed with the keys
-    /// `in_use`. A new key is added, and keys that were not in use for long are removed; that is durable when this
-    /// returns. Where nothing was ever sealed, member key and keyring are made.
+    /// A file of the keyring in the manager's directory `dir`, if there is one. It is made after the log.
+    pub fn file_in(dir: &Path) -> Option<PathBuf> {
+        [FILE, MEMBER_FILE].map(|file| dir.join(file)).into_iter().find(|path| path.exists())
+    }
+
+    /// [Prepares](Keyring::prepare) the keyring in `dir` and commits that.
+    ///
+    /// # Errors
+    /// [`KeyringError`].
+    pub fn open(dir: &Path, in_use: &BTreeSet<KeyId>) -> Result<Self, KeyringError> {
+        Self::prepare(dir, in_use)?.commit()
+    }
+
+    /// Reads the keyring in the manager's directory `dir`, for a log and a snapshot that are sealed with the keys
+    /// `in_use`, adds a new key, and removes keys that were not in use for long. Where nothing was ever sealed, member
+    /// key and keyring are made. Nothing is written before [`PreparedKeyring::commit`].
     ///
     /// # Errors
     /// [`KeyringError`], above all when the files do not fit each other or what is in use.
-    pub fn open(dir: &Path, in_use: &BTreeSet<KeyId>) -> Result<Self, KeyringError> {
+    pub fn prepare(dir: &Path, in_use: &BTreeSet<KeyId>) -> Result<PreparedKeyring, KeyringError> {
         let (member_path, path) = (dir.join(MEMBER_FILE), dir.join(FILE));
         let member = MemberKey::load(&member_path)?;
+        let is_new = member.is_none();
         let (member, mut stored) = match (load(&path)?, member, in_use.last()) {
             (None, _, Some(&key)) => return Err(KeyringError::Missing { path, key }),
             (Some(_), None, _) => return Err(KeyringError::MemberMissing { member: member_path }),
-            (None, None, None) => (MemberKey::create(&member_path)?, Stored::default()),
+            (None, None, None) => (MemberKey::generate(), Stored::default()),
             (None, Some(member), None) => (member, Stored::default()),
             (Some((wanted, stored)), Some(member), _) => {
                 let found = member.fingerprint();
@@ -187,8 +204,23 @@ impl Keyring {
         ciphers.insert(current, Cipher::new(&key));
         stored.last = current;
         stored.wrapped.insert(current, Wrapped::seal(&wrapping, current, &key, Generate::generate()));
-        write_private(&path, &stored.encode(member.fingerprint()))?;
-        Ok(Self { ciphers, current, counter: AtomicU64::new(1) })
+        let unsaved = Mutex::new(Some((path, stored.encode(member.fingerprint()))));
+        let member = is_new.then_some((member_path, member));
+        let keyring = Self { ciphers, current, counter: AtomicU64::new(1), unsaved };
+        Ok(PreparedKeyring { keyring, member, opens_something: !in_use.is_empty() })
+    }
+
+    /// Makes the current key durable, if it is not yet. Nothing that is sealed with it may reach the disk before.
+    ///
+    /// # Errors
+    /// [`FileError::Write`]; the key can be used all the same once this was repeated.
+    pub fn save(&self) -> Result<(), FileError> {
+        let mut unsaved = self.unsaved.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((path, content)) = &*unsaved {
+            write_private(path, content)?;
+            *unsaved = None;
+        }
+        Ok(())
     }
 
     /// The key that everything is sealed with now.
@@ -215,7 +247,39 @@ impl Keyring {
     #[cfg(test)]
     pub(super) fn of(current: KeyId, key: &[u8; KEY], counter: u64) -> Self {
         let ciphers = BTreeMap::from([(current, Cipher::new(key))]);
-        Self { ciphers, current, counter: AtomicU64::new(counter) }
+        Self { ciphers, current, counter: AtomicU64::new(counter), unsaved: Mutex::default() }
+    }
+}
+
+/// A keyring that opens what earlier ones sealed, and whose new key is not on the disk yet.
+pub struct PreparedKeyring {
+    keyring: Keyring,
+    /// The member key and its file, if it is new.
+    member: Option<(PathBuf, MemberKey)>,
+    /// The log or a snapshot is sealed with one of the keys.
+    opens_something: bool,
+}
+
+impl PreparedKeyring {
+    /// To open what is sealed, before it is clear that it is this manager's. Nothing must be sealed with it.
+    pub fn opener(&self) -> &Keyring {
+        &self.keyring
+    }
+
+    /// Writes the new key, and the member key if that is new. Both are durable when this returns, unless there is no
+    /// room on the disk: then what is there can be opened, and [`Keyring::save`] has to be repeated.
+    ///
+    /// # Errors
+    /// [`KeyringError::File`].
+    pub fn commit(self) -> Result<Keyring, KeyringError> {
+        if let Some((path, member)) = &self.member {
+            member.save(path)?;
+        }
+        match self.keyring.save() {
+            Err(error) if error.is_out_of_space() && self.opens_something => {}
+            saved => saved?,
+        }
+        Ok(self.keyring)
     }
 }
 

@@ -16,9 +16,14 @@ impl MemberKey {
         Ok(FileKey::load(&PURPOSE, path)?.map(Self))
     }
 
-    /// A new key; it is durable in the file when this returns.
-    pub(super) fn create(path: &Path) -> Result<Self, KeyringError> {
-        Ok(Self(FileKey::create(&PURPOSE, path)?))
+    /// A new key, which is in no file yet.
+    pub(super) fn generate() -> Self {
+        Self(FileKey::generate(&PURPOSE))
+    }
+
+    /// Writes the key to its file; it is durable there when this returns.
+    pub(super) fn save(&self, path: &Path) -> Result<(), KeyringError> {
+        Ok(self.0.save(path)?)
     }
 
     pub(super) fn cipher(&self) -> Cipher {

@@ -42,6 +42,7 @@ impl Api {
             ranges: vec!["10.210.0.0/16".parse().context("a range")?],
             node: None,
             log_engine: engine,
+            accept_data_loss: false,
         };
         let manager = runtime.block_on(Manager::start(config, true))?;
         let identity = Identity {

@@ -7,15 +7,17 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use warren_core::{Command, LEVEL};
-use warren_log::{DataDir, Engine};
+use warren_log::{DataDir, Engine, Owner};
 use warren_manager::Tuning;
 use warren_manager::raft::restore::{Group, open_store};
 use warren_manager::store::Store;
-use warren_types::{ClusterId, Id, Mode, ServiceId, ServiceSpec, TaskSpec, Timestamp};
+use warren_types::{ClusterId, Id, ManagerId, Mode, ServiceId, ServiceSpec, TaskSpec, Timestamp};
 
 use super::{SPAN, Sample, Subject, WRITERS};
 
 const NOW: Timestamp = Timestamp(1_000);
+/// Of every log that a benchmark opens without a manager.
+pub const OWNER: Owner = Owner { cluster: ClusterId(Id(1)), manager: ManagerId(Id(1)), member: 1 };
 
 /// Ends its driver when it is dropped.
 pub struct Door {
@@ -35,7 +37,8 @@ impl Door {
         let path = directory.path().join("manager");
         std::fs::create_dir_all(&path)?;
         let (data_dir, stop) = (DataDir::open(directory.path())?, CancellationToken::new());
-        let opened = open_store(data_dir, &path, engine, Tuning::default(), Group::of_one(), stop.clone())?;
+        let opened =
+            open_store(data_dir, &path, (engine, OWNER), Tuning::default(), Group::of_one(), stop.clone())?;
         let door = Self { store: opened.store, stop };
         runtime.block_on(door.prepare())?;
         Ok(door)

@@ -2,14 +2,19 @@
 //!
 //! Start reading at [`group`].
 
+mod answers;
 mod away;
+mod calls;
 mod certificates;
 mod elsewhere;
 mod everywhere;
 mod forming;
+mod full_disk;
 mod group;
 mod host;
+mod identity;
 mod leaving;
 mod recovery;
 mod registers;
+mod watching;
 mod workers;

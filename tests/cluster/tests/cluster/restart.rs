@@ -125,11 +125,11 @@ async fn what_is_not_this_managers_is_left_alone() {
     let log = world.data_dir().join("manager/raft.redb");
     let aside = log.with_extension("aside");
     std::fs::rename(&log, &aside).unwrap();
-    refuses(&world, false, "was acknowledged").await;
+    refuses(&world, false, "raft.redb is missing").await;
     std::fs::rename(&aside, &log).unwrap();
     world.start(false).await.unwrap();
     assert_eq!(names(&world).await, ["a"]);
     world.stop().await;
     std::fs::remove_file(world.data_dir().join("manager/ca.pem")).unwrap();
-    refuses(&world, false, "holds no cluster").await;
+    refuses(&world, false, "manager/ca.pem is missing").await;
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use warren_log::{Batch, ConfState, Engine, Entry, EntryKind, SnapshotMeta, Snapshots};
+use warren_log::{Batch, ConfState, Engine, Entry, EntryKind, Owner, SnapshotMeta, Snapshots};
 use warren_manager::Tuning;
 use warren_manager::config::CERTIFICATES;
 use warren_manager::raft::codec;
 use warren_manager::raft::snapshot::Bounds;
-use warren_types::{EnvVar, ServiceSpec};
+use warren_types::{ClusterId, EnvVar, Id, ManagerId, ServiceSpec};
 
 use crate::restart::refuses;
 use crate::world::{World, new_id, spec};
@@ -69,7 +69,8 @@ fn named(directory: &Path, part: &str) -> bool {
 /// The same state and the same commands, written without being sealed: the search would have found them.
 fn control(world: &World) {
     let directory = tempfile::tempdir().unwrap();
-    let mut log = warren_log::open(directory.path(), Engine::Redb).unwrap();
+    let owner = Owner { cluster: ClusterId(Id(1)), manager: ManagerId(Id(2)), member: 1 };
+    let mut log = warren_log::open(directory.path(), Engine::Redb, owner).unwrap();
     let command = warren_core::Command::CreateService {
         id: new_id(),
         spec: telling(0),

@@ -85,6 +85,7 @@ impl World {
             ranges: vec!["10.210.0.0/16".parse().unwrap()],
             node: Some(LocalNode { description: description() }),
             log_engine: self.engine,
+            accept_data_loss: false,
         }
     }
 

@@ -1,6 +1,8 @@
 //! Histories of which everybody can see whether they are good.
 
-use warren_test_history::{Conflict, Limit, Operation, Outcome, Record, Verdict, Violation, check};
+use warren_test_history::{
+    Acknowledgement, Conflict, Limit, Operation, Outcome, Record, Verdict, Violation, check,
+};
 
 /// One after the other unless the times say otherwise.
 pub fn record(client: u32, (invoked, returned): (u64, u64), operation: Operation) -> Record {
@@ -11,7 +13,18 @@ pub fn read(found: Option<(u64, u64)>) -> Operation {
     Operation::Read { found: Outcome::Ok(found) }
 }
 
+/// The answer to a write of `value`, as it must be.
+fn own(value: u64) -> impl Fn(u64) -> Acknowledgement {
+    move |version| Acknowledgement { value, version }
+}
+
+/// A write whose answer shows its own value, at the given version.
 pub fn write(value: u64, made: Outcome<u64>) -> Operation {
+    let made = match made {
+        Outcome::Ok(version) => Outcome::Ok(own(value)(version)),
+        Outcome::Failed => Outcome::Failed,
+        Outcome::Unknown => Outcome::Unknown,
+    };
     Operation::Write { value, made }
 }
 
@@ -19,7 +32,18 @@ fn wrote(value: u64, version: u64) -> Operation {
     write(value, Outcome::Ok(version))
 }
 
+/// A write whose answer shows this value and version.
+fn write_shown(value: u64, shown: u64, version: u64) -> Operation {
+    Operation::Write { value, made: Outcome::Ok(own(shown)(version)) }
+}
+
+/// A compare-and-set whose answer shows its own value, at the given version.
 pub fn cas(expected: u64, value: u64, made: Outcome<Result<u64, Conflict>>) -> Operation {
+    let made = match made {
+        Outcome::Ok(made) => Outcome::Ok(made.map(own(value))),
+        Outcome::Failed => Outcome::Failed,
+        Outcome::Unknown => Outcome::Unknown,
+    };
     Operation::Cas { expected, value, made }
 }
 
@@ -125,8 +149,8 @@ fn an_unknown_update_needs_what_it_expected() {
 fn versions_rise() {
     bad(&[((0, 1), wrote(1, 5)), ((2, 3), wrote(2, 4))], 1, "answered before");
     good(&[((0, 3), wrote(1, 5)), ((1, 2), wrote(2, 4))]);
-    bad(&[((0, 3), wrote(1, 5)), ((1, 2), wrote(2, 5))], 0, "different values");
-    bad(&[((0, 3), wrote(1, 5)), ((1, 2), wrote(1, 5))], 0, "both confirmed with version 5");
+    bad(&[((0, 3), wrote(1, 5)), ((1, 2), wrote(2, 5))], 0, "#0 and #1 were both answered with version 5");
+    bad(&[((0, 3), wrote(1, 5)), ((1, 2), wrote(1, 5))], 0, "#0 and #1 were both answered with version 5");
     bad(&[((0, 1), wrote(1, 0))], 0, "version 0");
     bad(&[((0, 1), wrote(1, 4)), ((2, 3), cas(4, 2, Outcome::Ok(Ok(3))))], 1, "not the one it expected");
 }
@@ -148,24 +172,55 @@ fn a_limit_is_kept_and_said() {
 }
 
 #[test]
-fn a_write_that_was_overtaken_happened_before_what_its_answer_shows() {
-    let overtaken = |times, by, version| (times, write(7, Outcome::Overtaken(by, version)));
-    // Another one wrote while it was under way.
-    good(&[overtaken((0, 9), 1, 5), ((2, 3), wrote(1, 5)), ((10, 11), read(Some((1, 5))))]);
-    good(&[overtaken((0, 9), 1, 5), ((2, 3), read(Some((7, 4)))), ((4, 5), wrote(1, 5))]);
-    // What it shows was there before it was called: it was acknowledged, and is lost.
-    bad(&[((0, 1), wrote(1, 5)), overtaken((2, 3), 1, 5)], 1, "overtaken by 1 at version 5");
-    // What overtook it is gone again.
-    bad(&[overtaken((0, 3), 1, 5), ((1, 2), wrote(1, 5)), ((4, 5), read(Some((7, 4))))], 2, "");
+fn write_answered_with_the_value_of_another_write_is_refused() {
+    let other = ((2, 3), wrote(1, 5));
     bad(
-        &[overtaken((0, 3), 1, 5), ((1, 2), wrote(1, 5)), ((4, 5), read(Some((7, 6))))],
-        2,
-        "no write can have made",
+        &[((0, 9), write_shown(7, 1, 5)), other],
+        0,
+        "the answer to #0 shows 1, which it did not write: #1 did",
     );
-    // A compare-and-set may be overtaken as well.
-    let set = ((2, 9), cas(4, 7, Outcome::Overtaken(1, 6)));
-    good(&[((0, 1), wrote(2, 4)), set, ((3, 4), read(Some((7, 5)))), ((5, 6), wrote(1, 6))]);
-    bad(&[((0, 1), wrote(1, 6)), set], 1, "overtaken");
+    // Also where the version is its own, or nobody else's.
+    bad(&[((0, 9), write_shown(7, 1, 4)), other], 0, "the answer to #0 shows 1");
+    bad(&[((0, 9), write_shown(7, 3, 6)), other], 0, "the answer to #0 shows 3, which it did not write\n");
+    let set = |shown| Operation::Cas { expected: 4, value: 7, made: Outcome::Ok(Ok(own(shown)(5))) };
+    good(&[((0, 1), wrote(1, 4)), ((2, 3), set(7))]);
+    bad(
+        &[((0, 1), wrote(1, 4)), ((2, 3), set(1))],
+        1,
+        "the answer to #1 shows 1, which it did not write: #0 did",
+    );
+    // Without its answer nothing is wrong.
+    good(&[((0, 9), write(7, Outcome::Unknown)), other, ((4, 5), read(Some((7, 6))))]);
+}
+
+#[test]
+fn write_answered_with_the_version_of_another_write_is_refused() {
+    // The other write's answer, or what a reader found, shows whose version it is.
+    let words = "#0 and #1 were both answered with version 5";
+    bad(&[((0, 9), wrote(7, 5)), ((2, 3), wrote(1, 5))], 0, words);
+    let unknown = ((0, 1), write(1, Outcome::Unknown));
+    let words =
+        "#1 was answered with version 5, which belongs to another write: #2 found there what #0 wrote";
+    bad(&[unknown, ((2, 5), wrote(7, 5)), ((3, 4), read(Some((1, 5))))], 1, words);
+    let words =
+        "#1 was answered with version 5, which belongs to another write: #2 found there what #0 wrote";
+    bad(&[unknown, ((2, 3), wrote(7, 5)), ((4, 5), read(Some((1, 5))))], 2, words);
+    // A version that is later than its own leaves its own to nobody.
+    bad(&[((0, 9), wrote(7, 6)), ((2, 3), read(Some((7, 4))))], 0, "#1 saw version 4");
+    bad(&[((0, 1), wrote(7, 6)), ((2, 3), wrote(1, 5))], 1, "answered before");
+}
+
+#[test]
+fn compare_and_set_is_refused_when_a_write_came_between() {
+    let (own, other) = (((0, 1), wrote(1, 4)), ((2, 3), wrote(2, 5)));
+    let words = "#2 replaced version 5, which is not the one it expected";
+    bad(&[own, other, ((4, 5), cas(4, 3, Outcome::Ok(Ok(6))))], 2, words);
+    // Nobody was told of the write between, but a reader found it.
+    let unknown = ((2, 3), write(2, Outcome::Unknown));
+    let found = ((4, 5), read(Some((2, 5))));
+    bad(&[own, unknown, found, ((6, 7), cas(4, 3, Outcome::Ok(Ok(6))))], 3, "");
+    good(&[own, unknown, ((6, 7), cas(4, 3, Outcome::Ok(Ok(6))))]);
+    good(&[own, other, ((4, 5), cas(5, 3, Outcome::Ok(Ok(6))))]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use warren_test_history::{Limit, Operation, Outcome, Record, Verdict, check};
+use warren_test_history::{Acknowledgement, Limit, Operation, Outcome, Record, Verdict, check};
 
 use crate::known::{cas, read, record, write};
 
@@ -92,6 +92,57 @@ fn one_stale_answer_among_thousands_is_found() {
         let Verdict::Violation(violation) = verdict else { panic!("seed {seed}: {verdict}") };
         assert!(violation.answers > 5_000 && violation.text.lines().count() < 40, "{}", violation.text);
     }
+}
+
+/// Puts a defect into the answer to one write of a long history, which must then be refused with some of these words.
+#[track_caller]
+fn refused(defect: impl Fn(&[Acknowledgement], &mut Operation), words: &[&str]) {
+    for seed in 0..20 {
+        let mut records = long(seed, 0, 10);
+        let shown = |record: &Record| match record.operation {
+            Operation::Write { made: Outcome::Ok(shown), .. }
+            | Operation::Cas { made: Outcome::Ok(Ok(shown)), .. } => Some(shown),
+            _ => None,
+        };
+        let earlier: Vec<Acknowledgement> = records[..7_000].iter().filter_map(shown).collect();
+        let spoiled = records.iter_mut().skip(7_000).find(|record| shown(record).is_some()).unwrap();
+        defect(&earlier, &mut spoiled.operation);
+        let verdict = quickly(&records);
+        let Verdict::Violation(violation) = verdict else { panic!("seed {seed}: {verdict}") };
+        let is_named = words.iter().any(|words| violation.text.contains(words));
+        assert!(is_named, "seed {seed}: {}", violation.text);
+    }
+}
+
+fn shown_by(operation: &mut Operation) -> &mut Acknowledgement {
+    match operation {
+        Operation::Write { made: Outcome::Ok(shown), .. }
+        | Operation::Cas { made: Outcome::Ok(Ok(shown)), .. } => shown,
+        other => panic!("{other:?} was not acknowledged"),
+    }
+}
+
+#[test]
+fn one_duplicated_version_among_thousands_is_refused() {
+    let newest = |earlier: &[Acknowledgement]| earlier.last().unwrap().version;
+    refused(|earlier, it| shown_by(it).version = newest(earlier), &["were both answered with version"]);
+}
+
+#[test]
+fn one_answer_with_the_value_of_another_write_among_thousands_is_refused() {
+    let newest = |earlier: &[Acknowledgement]| earlier.last().unwrap().value;
+    refused(|earlier, it| shown_by(it).value = newest(earlier), &["which it did not write: #"]);
+}
+
+#[test]
+fn one_accepted_stale_compare_and_set_among_thousands_is_refused() {
+    let stale = |earlier: &[Acknowledgement], it: &mut Operation| {
+        let Acknowledgement { value, .. } = *shown_by(it);
+        let (expected, made) = (earlier[earlier.len() - 20].version, Outcome::Ok(Ok(*shown_by(it))));
+        *it = Operation::Cas { expected, value, made };
+    };
+    // Where somebody read what it wrote before it was answered, that read is what cannot be.
+    refused(stale, &["which is not the one it expected", "which no write can have made"]);
 }
 
 /// Writes of unknown outcome, so many versions of which nobody knows the value, and then each of the values: more of

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::thread;
 
-use warren_test_history::{Conflict, Limit, Operation, Outcome, Recorder, Verdict, check};
+use warren_test_history::{Acknowledgement, Conflict, Limit, Operation, Outcome, Recorder, Verdict, check};
 
 #[test]
 fn clients_on_threads_make_one_history() {
@@ -19,7 +19,10 @@ fn clients_on_threads_make_one_history() {
                     asked.ended(Outcome::Ok((version > 0).then_some((found, version))));
                     let asked = recorder.cas(client, "a", version, value);
                     let mut there = register.lock().unwrap();
-                    let made = if there.1 == version { Ok(version + 1) } else { Err(Conflict(there.1)) };
+                    let made = match there.1 == version {
+                        true => Ok(Acknowledgement { value, version: version + 1 }),
+                        false => Err(Conflict(there.1)),
+                    };
                     if made.is_ok() {
                         *there = (value, version + 1);
                     }

@@ -23,8 +23,6 @@ struct Draft {
     /// How much higher its version is than the one before.
     jump: u64,
     fate: Fate,
-    /// A write whose answer shows a later one, where there is one by then.
-    overtaken: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -69,11 +67,10 @@ fn draft() -> impl Strategy<Value = Draft> {
         1 => Just(Fate::LostOnTheWay),
         2 => Just(Fate::AnswerLost),
     ];
-    let times = (0..12_u64, 0..6_u64, 0..12_u64);
-    (times, kind, 0..3_u64, 1..3_u64, fate, prop::bool::weighted(0.25)).prop_map(
-        |((invoked, length, moment), kind, value, jump, fate, overtaken)| {
+    (0..12_u64, 0..6_u64, 0..12_u64, kind, 0..3_u64, 1..3_u64, fate).prop_map(
+        |(invoked, length, moment, kind, value, jump, fate)| {
             let moment = if fate == Fate::Answered { moment.min(length) } else { moment };
-            Draft { invoked, length, moment, kind, value, jump, fate, overtaken }
+            Draft { invoked, length, moment, kind, value, jump, fate }
         },
     )
 }
@@ -93,8 +90,6 @@ fn play(drafts: &[Draft]) -> Vec<Record> {
     order.sort_by_key(|index| drafts[*index].invoked + drafts[*index].moment);
     let (mut now, mut version): (Option<(u64, u64)>, u64) = (None, 0);
     let mut records: Vec<Option<Record>> = vec![None; drafts.len()];
-    // When which value was written, at which version.
-    let mut history: Vec<(u64, u64, u64)> = Vec::new();
     for index in order {
         let draft = &drafts[index];
         let expected = match draft.kind {
@@ -107,7 +102,6 @@ fn play(drafts: &[Draft]) -> Vec<Record> {
         if happens && writes {
             version += draft.jump;
             now = Some((draft.value, version));
-            history.push((draft.invoked + draft.moment, draft.value, version));
         }
         let operation = match (draft.kind, draft.fate) {
             (Kind::Read, Fate::Answered) => read(now),
@@ -120,36 +114,7 @@ fn play(drafts: &[Draft]) -> Vec<Record> {
         };
         records[index] = Some(record(index as u32, (draft.invoked, draft.invoked + draft.length), operation));
     }
-    let told = |(record, draft): (Record, &Draft)| {
-        let shown = history.iter().rfind(|(moment, ..)| *moment <= record.returned);
-        match shown.filter(|_| draft.overtaken) {
-            Some((_, value, version)) => overtaken(record, *value, *version),
-            None => record,
-        }
-    };
-    records.into_iter().flatten().zip(drafts).map(told).collect()
-}
-
-/// The same, if its answer shows what was written after it.
-fn overtaken(mut record: Record, by: u64, shown: u64) -> Record {
-    record.operation = match record.operation {
-        Operation::Write { value, made: Outcome::Ok(version) } if version < shown => {
-            write(value, Outcome::Overtaken(by, shown))
-        }
-        Operation::Cas { expected, value, made: Outcome::Ok(Ok(version)) } if version < shown => {
-            cas(expected, value, Outcome::Overtaken(by, shown))
-        }
-        other => other,
-    };
-    record
-}
-
-fn is_overtaken(record: &Record) -> bool {
-    matches!(
-        record.operation,
-        Operation::Write { made: Outcome::Overtaken(..), .. }
-            | Operation::Cas { made: Outcome::Overtaken(..), .. }
-    )
+    records.into_iter().flatten().collect()
 }
 
 fn outcome<T>(fate: Fate, answer: T) -> Outcome<T> {
@@ -174,16 +139,19 @@ fn spoil(records: &mut [Record], defect: &Defect) {
         (Defect::Version(_, version), Operation::Read { found: Outcome::Ok(Some((_, found))) }) => {
             *found = *version;
         }
-        (Defect::Version(_, version), Operation::Write { made: Outcome::Ok(made), .. }) => *made = *version,
-        (Defect::Version(_, version), Operation::Cas { made: Outcome::Ok(Ok(made)), .. }) => *made = *version,
+        (
+            Defect::Value(_, value),
+            Operation::Write { made: Outcome::Ok(shown), .. }
+            | Operation::Cas { made: Outcome::Ok(Ok(shown)), .. },
+        ) => shown.value = *value,
+        (
+            Defect::Version(_, version),
+            Operation::Write { made: Outcome::Ok(shown), .. }
+            | Operation::Cas { made: Outcome::Ok(Ok(shown)), .. },
+        ) => shown.version = *version,
         (Defect::Version(_, version), Operation::Cas { made: Outcome::Ok(Err(found)), .. }) => {
             *found = Conflict(*version);
         }
-        (
-            Defect::Version(_, version),
-            Operation::Write { made: Outcome::Overtaken(_, shown), .. }
-            | Operation::Cas { made: Outcome::Overtaken(_, shown), .. },
-        ) => *shown = *version,
         (Defect::Later(_, later), _) => {
             record.invoked += later;
             record.returned += later;
@@ -195,7 +163,7 @@ fn spoil(records: &mut [Record], defect: &Defect) {
 
 #[test]
 fn it_says_what_the_definition_says() {
-    let (good, bad, missed) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let (good, bad) = (Cell::new(0), Cell::new(0));
     let drafts = prop::collection::vec(draft(), 1..8);
     let mut runner = TestRunner::new(Config { cases: CASES, ..Config::default() });
     runner
@@ -205,18 +173,9 @@ fn it_says_what_the_definition_says() {
             defects.iter().for_each(|defect| spoil(&mut records, defect));
             let verdict = check(&records, Limit::default());
             let is_good = brute::is_linearizable(&records);
-            // Where between others a write was that was overtaken is only looked at roughly.
-            let is_rough = records.iter().any(is_overtaken);
-            if is_rough && !is_good && verdict == Verdict::Linearizable {
-                missed.set(missed.get() + 1);
-                return Ok(());
-            }
             prop_assert_eq!(is_good, verdict == Verdict::Linearizable, "{}", verdict);
             if let Verdict::Violation(violation) = verdict {
                 bad.set(bad.get() + 1);
-                if is_rough {
-                    return Ok(());
-                }
                 let (least, all) =
                     (beginning(&records, violation.answers), beginning(&records, violation.answers - 1));
                 prop_assert!(!brute::is_linearizable(&least), "{}", violation.text);
@@ -228,7 +187,6 @@ fn it_says_what_the_definition_says() {
         })
         .unwrap();
     assert!(good.get() > CASES / 10 && bad.get() > CASES / 10, "{} good, {} bad", good.get(), bad.get());
-    assert!(missed.get() < bad.get() / 50, "{} missed", missed.get());
 }
 
 /// The history up to so many answers: what was asked by then and not answered is unknown.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warren_core::Command;
+use warren_core::{Answer, Command};
 use warren_types::{
     Availability, ContentId, ContentKind, ContentName, Mode, NodeId, ServiceId, ServiceSpec, Timestamp,
     VolumeDriver, VolumeId, VolumeName,
@@ -98,6 +98,39 @@ impl Request {
             }
             Self::Discard(id, purge) => Command::RemoveVolume { id, purge, at },
             Self::Purged(id) => Command::DeleteVolume { id, at },
+        }
+    }
+
+    /// Whether the answer shows what was asked for, and not what came of it since.
+    pub(super) fn is_shown_by(&self, answer: &Answer) -> bool {
+        match (self, answer) {
+            (Self::Create(id, spec) | Self::Update(id, _, spec, _), Answer::Service(found)) => {
+                found.id == *id && found.spec == *spec && !found.removing
+            }
+            (Self::Scale(id, _, replicas), Answer::Service(found)) => {
+                found.id == *id && found.spec.replicas() == Some(*replicas)
+            }
+            (Self::Rollback(id, version), Answer::Service(found)) => {
+                found.id == *id && found.version >= *version && !found.removing
+            }
+            (Self::Remove(id, _), Answer::Service(found)) => found.id == *id && found.removing,
+            (Self::Availability(id, wanted), Answer::Node(found)) => {
+                found.id == *id && found.availability == *wanted
+            }
+            (Self::Zone(id, zone), Answer::Node(found)) => {
+                found.id == *id && found.labels.get("zone").map(String::as_str) == *zone
+            }
+            (Self::Keep(id, _, byte) | Self::Renew(id, _, byte), Answer::Content(found)) => {
+                let newest = found.versions.values().next_back();
+                found.id == *id && newest.is_some_and(|newest| newest.fingerprint == [*byte; 32])
+            }
+            (Self::Forget(id), Answer::Content(found)) => found.id == *id,
+            (Self::Volume(id, name, node), Answer::Volume(found)) => {
+                (found.id, &found.name) == (*id, name) && node.is_none_or(|node| found.node == Some(node))
+            }
+            (Self::Discard(id, _), Answer::Volume(found)) => found.id == *id,
+            (Self::Purged(_), _) => true,
+            _ => false,
         }
     }
 

@@ -40,6 +40,11 @@ impl Prefix {
     pub fn len(&self) -> u64 {
         self.entries.len() as u64
     }
+
+    /// Index and term of each entry, in order.
+    pub fn places(&self) -> impl Iterator<Item = (u64, u64)> {
+        (self.base.0 + 1..).zip(&self.entries).map(|(index, chosen)| (index, chosen.term))
+    }
 }
 
 /// A manager applied `found` at `index`. Answers whether it is the first.

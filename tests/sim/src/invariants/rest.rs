@@ -81,7 +81,7 @@ fn services(world: &World, state: &State) -> Result<(), String> {
 /// Every slot has one task, which serves. It runs what is wanted, or the update stopped and says why.
 fn service(state: &State, id: &ServiceId) -> Result<(), String> {
     let counts = state.counts(id);
-    let progress = rollout(state, id);
+    let progress = state.service(id).map(|service| rollout(state, service)).unwrap_or_default();
     let wanted = progress.total;
     let updated = progress.updated == wanted || progress.stopped.is_some();
     if counts.ready == wanted && counts.live == wanted && updated {

@@ -22,8 +22,12 @@ const TRY_AGAIN: u64 = 150;
 /// One thing the disk has to do.
 #[derive(Debug, Clone)]
 pub enum Job {
-    Write(Persist),
-    Compact { snapshot: SnapshotMeta, up_to: u64 },
+    /// And up to which index is known what others acknowledged.
+    Write(Persist, u64),
+    Compact {
+        snapshot: SnapshotMeta,
+        up_to: u64,
+    },
 }
 
 impl World {
@@ -69,7 +73,10 @@ impl World {
         let job = run.disk.pop_front();
         let more = !run.disk.is_empty();
         match job {
-            Some(Job::Write(persist)) => self.written(host, &persist),
+            Some(Job::Write(persist, told)) => {
+                manager.told_on_disk = told;
+                self.written(host, &persist);
+            }
             Some(Job::Compact { snapshot, .. }) => manager.files.retain(|index, _| *index >= snapshot.index),
             None => {}
         }
@@ -157,9 +164,9 @@ impl World {
 
 fn do_job(log: &mut impl LogStore, job: &Job) -> Result<(), Error> {
     match job {
-        Job::Write(persist) => {
-            let Persist { number: _, snapshot, entries, hard_state } = persist.clone();
-            log.append(&Batch { snapshot, entries, hard_state, conf_state: None })
+        Job::Write(persist, _) => {
+            let Persist { number: _, snapshot, entries, hard_state, acknowledged } = persist.clone();
+            log.append(&Batch { snapshot, entries, hard_state, conf_state: None, acknowledged })
         }
         Job::Compact { snapshot, up_to } => {
             log.set_snapshot(snapshot)?;

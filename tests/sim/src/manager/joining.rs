@@ -102,12 +102,12 @@ impl World {
 
     pub(super) fn join_answered(&mut self, host: usize, from: usize, wiped: u64, answer: Answered) {
         let joined = match answer.as_ref().map(|(_, outcome)| &**outcome) {
-            Ok(Outcome::Applied { answer, .. } | Outcome::Unchanged { answer }) => *answer,
+            Ok(Outcome::Applied { answer, .. } | Outcome::Unchanged { answer }) => answer,
             _ => return,
         };
         let lost = self.faulty && self.chance.one_in(self.climate.lost_one_in);
-        if let (Answer::Member { member, .. }, false) = (joined, lost || !self.both_ways_are_open(host, from))
-        {
+        if let (Answer::Member(joined), false) = (joined, lost || !self.both_ways_are_open(host, from)) {
+            let member = joined.member;
             let delay = self.chance.between(1, 200);
             let managers = self.life(host).map_or_else(Vec::new, |run| {
                 run.state.members().map(|member| member.address.clone()).collect()

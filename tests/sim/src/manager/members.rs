@@ -6,7 +6,7 @@ use warren_consensus::{
     ConfState, EntryKind, Event as RaftEvent, MemberChange, MemberStep, Next, Wish, next_change,
 };
 use warren_core::{Command, Plan, State};
-use warren_log::{Loaded, LogStore};
+use warren_log::{Loaded, LogStore, MemoryLog};
 use warren_types::{Member, Suffrage};
 
 use super::{Manager, Run};
@@ -30,6 +30,10 @@ pub(super) fn wishes(state: &State) -> Vec<Wish> {
 }
 
 impl Run {
+    pub fn log(&self) -> &MemoryLog {
+        &self.log
+    }
+
     /// As of the newest change that was handed out.
     pub fn members(&self) -> &ConfState {
         &self.members
@@ -45,7 +49,7 @@ impl Run {
 
 impl Manager {
     /// What would be there if the power went now.
-    fn loaded(&self) -> Loaded {
+    pub(super) fn loaded(&self) -> Loaded {
         let loaded = match &self.run {
             Some(run) => run.log.load(),
             // Nobody writes there, so that nobody is shut out.
@@ -56,7 +60,7 @@ impl Manager {
 
     /// Index of the last entry that is known to be committed after the power went now, and of the last one that
     /// changes members.
-    fn on_disk(&self) -> (u64, u64) {
+    pub(super) fn on_disk(&self) -> (u64, u64) {
         let loaded = self.loaded();
         let changes = loaded.entries.iter().filter(|entry| entry.kind == EntryKind::Membership);
         let newest = changes.map(|entry| entry.index).max().unwrap_or(0);
@@ -152,7 +156,7 @@ impl World {
     }
 
     /// Whether the group can bear that a machine loses its data.
-    fn can_be_lost(&self, host: usize) -> bool {
+    pub(super) fn can_be_lost(&self, host: usize) -> bool {
         let id = self.managers[host].id;
         let voters = &self.oracle.members().voters;
         let is_lost = |id: &u64| self.host_of(*id).is_none();
@@ -171,7 +175,7 @@ impl World {
             }
             false => voters.len() > 2 || !self.oracle.newest.members().any(|it| is_lost(&it.member)),
         };
-        id != 0 && bearable && self.members_are_certain(host)
+        id != 0 && bearable && self.members_are_certain(host) && !self.anybody_is_regressed()
     }
 
     /// A manager's machine loses its disk, where the group can bear it.

@@ -11,6 +11,7 @@ use warren_types::{Member, Suffrage};
 
 use super::Manager;
 use crate::world::{Defect, World};
+use crate::writers::Writer;
 
 /// A manager of a life that was given up, which does not know.
 #[derive(Debug, Clone)]
@@ -131,6 +132,7 @@ impl World {
         manager.files = [(applied.index, Arc::new(state.export()))].into();
         self.nothing_is_under_way();
         self.clients.iter_mut().for_each(|client| client.looks_again(&state));
+        self.writers.iter_mut().for_each(Writer::forget);
         self.oracle.begins_new_life(&self.workers, before, state, members);
     }
 }

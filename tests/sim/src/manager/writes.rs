@@ -9,6 +9,7 @@ use warren_types::AssignmentVersion;
 use super::Key;
 use crate::event::{Answered, Event, OnClient, ToPeer, Unanswered};
 use crate::world::World;
+use crate::writers::Object;
 
 /// How long anyone waits for a write, in milliseconds.
 pub const PATIENCE: u64 = 2_000;
@@ -20,6 +21,11 @@ pub enum Who {
     Client {
         client: usize,
         sending: u64,
+    },
+    Writer {
+        writer: usize,
+        sending: u64,
+        object: Object,
     },
     /// A planner, which planned in that term.
     Planner {
@@ -179,6 +185,9 @@ impl World {
         match who {
             Who::Nobody => {}
             Who::Client { client, sending } => self.answer_client(client, sending, answer),
+            Who::Writer { writer, sending, object } => {
+                self.answer_writer(host, (writer, sending, object), answer);
+            }
             Who::Planner { key, term } => self.plan_carried_out(host, key, term),
             Who::Joiner { host: from, wiped } => self.join_answered(host, from, wiped, answer),
             Who::Hello { connection, has } => self.session_opened(host, connection, has, answer),

@@ -22,18 +22,15 @@ pub(super) fn create(
     labels: &BTreeMap<String, String>,
     first: &SealedContent,
 ) -> Result<Answer, Refusal> {
-    let taken = || Refusal::AlreadyExists { kind: Kind::Content(kind), name: name.to_string() };
     if let Some(known) = state.contents.get(&id) {
-        let same = known.kind == kind && known.name == *name && known.labels == *labels;
-        let had = |version: &Arc<SealedContent>| version.fingerprint == first.fingerprint;
-        return (same && known.versions.values().any(had)).then(|| answer(known)).ok_or_else(taken);
+        return repeat(known, (kind, name), labels, first);
     }
     let mut wrong = Violations::default();
     validate_labels(labels, &mut wrong);
     wrong.into_result(()).map_err(Refusal::Invalid)?;
     has_size(first)?;
     if state.content_named(kind, name).is_some() {
-        return Err(taken());
+        return Err(Refusal::AlreadyExists { kind: Kind::Content(kind), name: name.to_string() });
     }
     if state.contents.len() >= MAX_CONTENTS {
         return Err(Refusal::TooManyContents {
@@ -51,9 +48,28 @@ pub(super) fn create(
         versions: BTreeMap::from([(1, Arc::new(first.clone()))]),
     };
     has_room(state, None, &content)?;
-    let answer = answer(&content);
-    put(state, entry, content);
-    Ok(answer)
+    Ok(put(state, entry, content))
+}
+
+/// A create with the id of a content that is there. What was made of it since is another one's write.
+fn repeat(
+    known: &Arc<Content>,
+    (kind, name): (ContentKind, &ContentName),
+    labels: &BTreeMap<String, String>,
+    first: &SealedContent,
+) -> Result<Answer, Refusal> {
+    let is_same = known.kind == kind && known.name == *name && known.labels == *labels;
+    let has_first = |version: &Arc<SealedContent>| version.fingerprint == first.fingerprint;
+    match known.versions.get(&1) {
+        Some(version) if is_same && has_first(version) && known.number() == 1 => {
+            Ok(Answer::Content(known.clone()))
+        }
+        version if is_same && known.number() > 1 && version.is_none_or(has_first) => {
+            let (kind, name, found) = (Kind::Content(kind), name.to_string(), known.version);
+            Err(Refusal::ChangedSinceCreated { kind, name, found })
+        }
+        _ => Err(Refusal::AlreadyExists { kind: Kind::Content(kind), name: name.to_string() }),
+    }
 }
 
 pub(super) fn update(
@@ -66,7 +82,7 @@ pub(super) fn update(
     let known = find(state, id)?;
     let current = known.versions.last_key_value();
     if current.is_some_and(|(_, current)| current.fingerprint == next.fingerprint) {
-        return Ok(answer(known));
+        return Ok(Answer::Content(known.clone()));
     }
     has_size(next)?;
     if let Some(wanted) = version.filter(|version| *version != known.version) {
@@ -81,8 +97,7 @@ pub(super) fn update(
     }
     (content.version, content.updated_at) = (entry.index, entry.now);
     has_room(state, Some(known), &content)?;
-    let answer = answer(&content);
-    put(state, entry, content);
+    let answer = put(state, entry, content);
     let users: Vec<ServiceId> = state.content_users(&id).map(|service| service.id).collect();
     users.into_iter().try_for_each(|service| revision::follow(state, entry, service, id, number))?;
     Ok(answer)
@@ -99,16 +114,12 @@ pub(super) fn remove(state: &mut State, entry: &mut Entry, id: ContentId) -> Res
     state.sum.remove(digest::content(&known));
     state.contents.remove(&id);
     entry.changes.push(Change::Content(id));
-    Ok(Answer::Done)
+    Ok(Answer::Content(known))
 }
 
 fn find(state: &State, id: ContentId) -> Result<&Arc<Content>, Refusal> {
     // What kind it was is not known any more; most are secrets.
     state.contents.get(&id).ok_or_else(|| Refusal::not_found(Kind::Content(ContentKind::Secret), id))
-}
-
-fn answer(content: &Content) -> Answer {
-    Answer::Content { id: content.id, version: content.version, number: content.number() }
 }
 
 /// What it says of its size can be.
@@ -131,13 +142,14 @@ fn has_room(state: &State, before: Option<&Content>, after: &Content) -> Result<
     if wanted > MAX_CONTENT_BYTES { Err(Refusal::ContentsTooLarge { wanted }) } else { Ok(()) }
 }
 
-fn put(state: &mut State, entry: &mut Entry, content: Content) {
-    let id = content.id;
+fn put(state: &mut State, entry: &mut Entry, content: Content) -> Answer {
+    let (id, content) = (content.id, Arc::new(content));
     state.sum.add(digest::content(&content));
     state.index.add_content(&content);
-    if let Some(before) = state.contents.insert(id, Arc::new(content)) {
+    if let Some(before) = state.contents.insert(id, content.clone()) {
         state.sum.remove(digest::content(&before));
         state.index.give_back_bytes(&before);
     }
     entry.changes.push(Change::Content(id));
+    Answer::Content(content)
 }

@@ -44,7 +44,7 @@ fn register(state: &mut State, entry: &mut Entry, member: MemberId, word: Word) 
     let known = known.cloned().ok_or_else(|| Refusal::not_found(Kind::Manager, word.id))?;
     let Word { id: _, name, address, level } = word;
     if known.name == *name && known.address == *address && known.level == level {
-        return Ok(Answer::Member { member, version: known.version });
+        return Ok(Answer::Member(known));
     }
     check_unique(state, &known, name, address)?;
     change(state, entry, member, |member| {
@@ -73,8 +73,7 @@ fn join(state: &mut State, entry: &mut Entry, hash: &TokenHash, word: Word) -> R
         return Err(Refusal::TokenRole { wanted: NodeRole::Manager, found: role });
     }
     if let Some(known) = state.member_of(&word.id) {
-        let again = Answer::Member { member: known.member, version: known.version };
-        return if known.removing { Err(removing(known)) } else { Ok(again) };
+        return if known.removing { Err(removing(known)) } else { Ok(Answer::Member(known.clone())) };
     }
     token::check_use(state, token)?;
     if word.level < state.level {
@@ -113,7 +112,6 @@ fn add(
     replaces: Option<MemberId>,
 ) -> Answer {
     let Word { id, name, address, level } = word;
-    let version = entry.index;
     let record = Member {
         member,
         id,
@@ -123,15 +121,16 @@ fn add(
         replaces,
         removing: false,
         level,
-        version,
+        version: entry.index,
         created_at: entry.now,
     };
     state.forget_departure(id);
     state.sum.add(digest::member(&record));
-    state.members.insert(member, Arc::new(record));
+    let record = Arc::new(record);
+    state.members.insert(member, record.clone());
     state.next_member = next;
     entry.changes.push(Change::Member(member));
-    Answer::Member { member, version }
+    Answer::Member(record)
 }
 
 /// What people want of a manager, and where it is reached; `None` leaves it.
@@ -146,7 +145,7 @@ fn update(
     let known = known.ok_or_else(|| Refusal::not_found(Kind::Manager, member))?;
     let (wanted, address) = (wanted.unwrap_or(known.wanted), address.unwrap_or(&known.address));
     if known.wanted == wanted && known.address == *address {
-        return Ok(Answer::Member { member, version: known.version });
+        return Ok(Answer::Member(known));
     }
     if let Some(wanted) = version.filter(|version| *version != known.version) {
         let (name, found) = (known.name.to_string(), known.version);
@@ -169,7 +168,7 @@ fn update(
 fn remove(state: &mut State, entry: &mut Entry, member: MemberId) -> Result<Answer, Refusal> {
     let Some(known) = state.members.get(&member).cloned() else { return Ok(Answer::Done) };
     if known.removing {
-        return Ok(Answer::Member { member, version: known.version });
+        return Ok(Answer::Member(known));
     }
     state.others_stand(&known)?;
     change(state, entry, member, leave)
@@ -230,5 +229,5 @@ fn change(
     member.version = entry.index;
     state.sum.add(digest::member(member));
     entry.changes.push(Change::Member(id));
-    Ok(Answer::Member { member: id, version: entry.index })
+    Ok(Answer::Member(shared.clone()))
 }

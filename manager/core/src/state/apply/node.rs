@@ -26,7 +26,7 @@ pub(super) fn register(
     }
     let Some(known) = state.nodes.get(&id) else { return add(state, entry, id, name, role, description) };
     if known.name == *name && known.role == role && known.description == *description {
-        return Ok(Answer::Node { id, version: known.version });
+        return Ok(Answer::Node(known.clone()));
     }
     state.index.node_names.remove(&known.name);
     state.index.node_names.insert(name.clone(), id);
@@ -37,7 +37,7 @@ pub(super) fn register(
         node.version = entry.index;
     });
     entry.changes.push(Change::Node(id));
-    Ok(Answer::Node { id, version: entry.index })
+    answer(state, id)
 }
 
 fn add(
@@ -71,9 +71,16 @@ fn add(
     state.forget_removal(id);
     state.index.add_node(&node);
     state.sum.add(digest::node(&node));
-    state.nodes.insert(id, Arc::new(node));
+    let node = Arc::new(node);
+    state.nodes.insert(id, node.clone());
     entry.changes.push(Change::Node(id));
-    Ok(Answer::Node { id, version: entry.index })
+    Ok(Answer::Node(node))
+}
+
+/// The node as it is.
+fn answer(state: &State, id: NodeId) -> Result<Answer, Refusal> {
+    let node = state.nodes.get(&id).cloned();
+    node.map(Answer::Node).ok_or_else(|| Refusal::not_found(Kind::Node, id))
 }
 
 /// Changes what people say of a node: `labels` are those to set, and the keys of those to take away.
@@ -91,7 +98,7 @@ pub(super) fn update(
     wanted.extend(labels.0.iter().map(|(key, value)| (key.clone(), value.clone())));
     wanted.retain(|key, _| !labels.1.contains(key));
     if known.labels == wanted && known.availability == availability {
-        return Ok(Answer::Node { id, version: known.version });
+        return Ok(Answer::Node(known.clone()));
     }
     let mut wrong = Violations::default();
     validate_labels(&wanted, &mut wrong);
@@ -107,7 +114,7 @@ pub(super) fn update(
     });
     state.index.set_availability(id, availability);
     entry.changes.push(Change::Node(id));
-    Ok(Answer::Node { id, version: entry.index })
+    answer(state, id)
 }
 
 /// Forgets a node. Nobody can say any more what became of its tasks, so they are taken for gone: they have ended,
@@ -143,7 +150,7 @@ pub(super) fn remove(
         state.remember_removal(id, entry.index);
     }
     entry.changes.extend([Change::Node(id), Change::Assignment(id)]);
-    Ok(Answer::Done)
+    Ok(Answer::Node(node))
 }
 
 /// It has ended, as far as managers can tell.
@@ -238,14 +245,14 @@ pub(super) fn set_conditions(
         return Err(Refusal::StaleSession { node, sent: session, current });
     }
     if known.conditions == *conditions {
-        return Ok(Answer::Node { id, version: known.version });
+        return Ok(Answer::Done);
     }
     state.update_node(id, |node| {
         node.conditions.clone_from(conditions);
         node.version = entry.index;
     });
     entry.changes.push(Change::Node(id));
-    Ok(Answer::Node { id, version: entry.index })
+    Ok(Answer::Done)
 }
 
 /// Sets the status, and on every task that holds the node since when it is lost.

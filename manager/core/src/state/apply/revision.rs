@@ -27,7 +27,7 @@ pub(super) fn update(
     let contents = state.resolve(&spec.task);
     // After a rollback to earlier contents, the same spec means the current ones again.
     if *known.spec == *spec && contents.as_ref() == Ok(&known.revision.contents) && !force {
-        return Ok(service::answer(known));
+        return Ok(Answer::Service(known.clone()));
     }
     let mut wrong = Violations::default();
     wrong.nest("spec", spec.validate());
@@ -80,7 +80,7 @@ pub(super) fn rollback(
     }
     service::has_version(known, version)?;
     let target = match wanted {
-        Some(number) if number == known.revision.number => return Ok(service::answer(known)),
+        Some(number) if number == known.revision.number => return Ok(Answer::Service(known.clone())),
         Some(number) => {
             let found = known.history.iter().find(|revision| revision.number == number);
             found.ok_or_else(|| Refusal::NoRevision { service: name.clone(), wanted: number })?
@@ -93,7 +93,7 @@ pub(super) fn rollback(
     let is_so =
         same_content(target, &known.revision) && pin.as_ref() == known.pins.get(&known.revision.number);
     if is_so {
-        return Ok(service::answer(known));
+        return Ok(Answer::Service(known.clone()));
     }
     // It has the same `forced`, so that tasks of the earlier revision that still run are not replaced.
     let number = known.revision.number.saturating_add(1);

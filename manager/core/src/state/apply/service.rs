@@ -18,11 +18,7 @@ pub(super) fn create(
     wrong.nest("spec", spec.validate());
     let taken = |name: String| Err(Refusal::AlreadyExists { kind: Kind::Service, name });
     if let Some(same) = state.services.get(&id) {
-        return match *same.spec == *spec {
-            true if same.removing => Err(Refusal::Removing { service: spec.name.clone() }),
-            true => Ok(answer(same)),
-            false => taken(same.spec.name.to_string()),
-        };
+        return repeat(same, spec);
     }
     let contents = state.resolve(&spec.task).unwrap_or_else(|missing| {
         wrong.nest("spec.task", missing);
@@ -56,12 +52,34 @@ pub(super) fn create(
         removing: false,
         next_task: 1,
     };
-    let answer = answer(&service);
     state.index.add_service(&service);
     state.sum.add(digest::service(&service));
-    state.services.insert(id, Arc::new(service));
+    let service = Arc::new(service);
+    state.services.insert(id, service.clone());
     entry.changes.push(Change::Service(id));
-    Ok(answer)
+    Ok(Answer::Service(service))
+}
+
+/// A create with the id of a service that is there. What people made of it since is their write, also if that is what
+/// the request asks for.
+fn repeat(known: &Arc<Service>, spec: &ServiceSpec) -> Result<Answer, Refusal> {
+    let name = known.spec.name.clone();
+    if name != spec.name {
+        return Err(Refusal::AlreadyExists { kind: Kind::Service, name: name.to_string() });
+    }
+    if known.removing {
+        return Err(Refusal::Removing { service: name });
+    }
+    let is_changed = known.revision.number > 1 || known.updated_at > known.created_at;
+    match *known.spec == *spec {
+        _ if is_changed => Err(Refusal::ChangedSinceCreated {
+            kind: Kind::Service,
+            name: name.to_string(),
+            found: known.version,
+        }),
+        true => Ok(Answer::Service(known.clone())),
+        false => Err(Refusal::AlreadyExists { kind: Kind::Service, name: name.to_string() }),
+    }
 }
 
 pub(super) fn scale(
@@ -77,7 +95,7 @@ pub(super) fn scale(
         return Err(Refusal::Invalid(Violation::new("replicas", message).into()));
     };
     if current == replicas {
-        return Ok(answer(service));
+        return Ok(Answer::Service(service.clone()));
     }
     if replicas > MAX_REPLICAS {
         let message = format!("{replicas} is more than {MAX_REPLICAS}");
@@ -97,7 +115,7 @@ pub(super) fn remove(
 ) -> Result<Answer, Refusal> {
     let service = find(state, id)?;
     if service.removing {
-        return Ok(answer(service));
+        return Ok(Answer::Service(service.clone()));
     }
     has_version(service, version)?;
     let revision = service.revision.clone();
@@ -118,12 +136,12 @@ pub(super) fn delete(state: &mut State, entry: &mut Entry, id: ServiceId) -> Res
     Ok(Answer::Done)
 }
 
-fn find(state: &State, id: ServiceId) -> Result<&Service, Refusal> {
-    state.services.get(&id).map(Arc::as_ref).ok_or_else(|| Refusal::not_found(Kind::Service, id))
+fn find(state: &State, id: ServiceId) -> Result<&Arc<Service>, Refusal> {
+    state.services.get(&id).ok_or_else(|| Refusal::not_found(Kind::Service, id))
 }
 
 /// A service that people may still change.
-pub(super) fn find_staying(state: &State, id: ServiceId) -> Result<&Service, Refusal> {
+pub(super) fn find_staying(state: &State, id: ServiceId) -> Result<&Arc<Service>, Refusal> {
     let service = find(state, id)?;
     match service.removing {
         true => Err(Refusal::Removing { service: service.spec.name.clone() }),
@@ -140,10 +158,6 @@ pub(super) fn ports_are_free(state: &State, id: ServiceId, ports: &[PublishedPor
         }
     }
     Ok(())
-}
-
-pub(super) fn answer(service: &Service) -> Answer {
-    Answer::Service { id: service.id, version: service.version }
 }
 
 pub(super) fn has_version(service: &Service, wanted: Option<u64>) -> Result<(), Refusal> {
@@ -173,5 +187,5 @@ pub(super) fn update(
     service.updated_at = entry.now;
     state.sum.add(digest::service(service));
     entry.changes.push(Change::Service(id));
-    Ok(answer(service))
+    Ok(Answer::Service(shared.clone()))
 }

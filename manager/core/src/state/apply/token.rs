@@ -9,13 +9,17 @@ use crate::state::level::SEVERAL_MANAGERS;
 use crate::state::tokens::forgotten_at;
 use crate::state::{Answer, Change, Kind, MAX_TOKENS, Refusal, State, digest};
 
+/// How much the lifetimes of a token and of its repeated request may differ: each counts from the moment at which the
+/// manager that was asked made the request a command, and to the moment at which it was applied.
+const LIFETIME_SLACK_MS: u64 = 20_000;
+
 pub(super) fn create(state: &mut State, entry: &mut Entry, token: Token) -> Result<Answer, Refusal> {
     let id = token.id;
     let taken = || Refusal::AlreadyExists { kind: Kind::Token, name: id.to_string() };
     if let Some(known) = state.tokens.get(&id) {
-        let wanted = |token: &Token| (token.role, token.hash, token.expires_at, token.max_uses);
-        let same = wanted(known) == wanted(&token);
-        return same.then_some(Answer::Token { id, version: known.version }).ok_or_else(taken);
+        let wanted = |token: &Token| (token.role, token.hash, token.max_uses);
+        let is_same = wanted(known) == wanted(&token) && has_lifetime_of(known, &token);
+        return is_same.then(|| Answer::Token(known.clone())).ok_or_else(taken);
     }
     if state.index.token_hashes.contains_key(&token.hash) {
         return Err(taken());
@@ -30,21 +34,29 @@ pub(super) fn create(state: &mut State, entry: &mut Entry, token: Token) -> Resu
     if state.tokens.len() >= MAX_TOKENS {
         return Err(Refusal::TooManyTokens { found: u32::try_from(state.tokens.len()).unwrap_or(u32::MAX) });
     }
-    let version = token.version;
     state.index.token_hashes.insert(token.hash, id);
     state.sum.add(digest::token(&token));
-    state.tokens.insert(id, Arc::new(token));
+    let token = Arc::new(token);
+    state.tokens.insert(id, token.clone());
     entry.changes.push(Change::Token(id));
-    Ok(Answer::Token { id, version })
+    Ok(Answer::Token(token))
+}
+
+/// A repeated request begins later and so asks for a later end.
+fn has_lifetime_of(known: &Token, again: &Token) -> bool {
+    let lifetime = |token: &Token| token.expires_at.map(|end| end.0.saturating_sub(token.created_at.0));
+    match (lifetime(known), lifetime(again)) {
+        (Some(known), Some(again)) => known.abs_diff(again) <= LIFETIME_SLACK_MS,
+        (known, again) => known == again,
+    }
 }
 
 pub(super) fn remove(state: &mut State, entry: &mut Entry, id: TokenId) -> Answer {
-    if let Some(token) = state.tokens.remove(&id) {
-        state.index.token_hashes.remove(&token.hash);
-        state.sum.remove(digest::token(&token));
-        entry.changes.push(Change::Token(id));
-    }
-    Answer::Done
+    let Some(token) = state.tokens.remove(&id) else { return Answer::Done };
+    state.index.token_hashes.remove(&token.hash);
+    state.sum.remove(digest::token(&token));
+    entry.changes.push(Change::Token(id));
+    Answer::Token(token)
 }
 
 /// Forgets those that expired a while ago.

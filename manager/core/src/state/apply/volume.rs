@@ -43,7 +43,7 @@ pub(super) fn create(
     if let Some(known) = state.volumes.get(&id) {
         return match wanted.is(known) {
             true if known.removing => Err(Refusal::VolumeRemoving { name: name.clone() }),
-            true => Ok(answer(known)),
+            true => Ok(Answer::Volume(known.clone())),
             false => Err(taken()),
         };
     }
@@ -72,9 +72,7 @@ pub(super) fn create(
         node,
         removing: false,
     };
-    let answer = answer(&volume);
-    put(state, entry, volume);
-    Ok(answer)
+    Ok(put(state, entry, volume))
 }
 
 pub(super) fn remove(
@@ -94,17 +92,17 @@ pub(super) fn remove(
     }
     let Some(node) = known.node.filter(|_| purge) else {
         forget(state, entry, &known);
-        return Ok(Answer::Done);
+        return Ok(Answer::Volume(known));
     };
     let node = state.nodes.get(&node).ok_or_else(|| Refusal::VolumeLost { name: name.clone() })?;
     if node.status != NodeStatus::Ready {
         return Err(Refusal::VolumeUnreachable { name, node: node.name.clone(), status: node.status });
     }
-    if !known.removing {
-        let version = entry.index;
-        put(state, entry, Volume { removing: true, version, ..Volume::clone(&known) });
+    if known.removing {
+        return Ok(Answer::Volume(known));
     }
-    Ok(Answer::Done)
+    let version = entry.index;
+    Ok(put(state, entry, Volume { removing: true, version, ..Volume::clone(&known) }))
 }
 
 pub(super) fn delete(state: &mut State, entry: &mut Entry, id: VolumeId) -> Result<Answer, Refusal> {
@@ -152,18 +150,15 @@ fn id_for(state: &State, entry: &Entry, name: &VolumeName) -> VolumeId {
     }
 }
 
-fn answer(volume: &Volume) -> Answer {
-    Answer::Volume { id: volume.id, version: volume.version }
-}
-
-fn put(state: &mut State, entry: &mut Entry, volume: Volume) {
-    let id = volume.id;
+fn put(state: &mut State, entry: &mut Entry, volume: Volume) -> Answer {
+    let (id, volume) = (volume.id, Arc::new(volume));
     state.sum.add(digest::volume(&volume));
     state.index.volume_names.insert(volume.name.clone(), id);
-    if let Some(before) = state.volumes.insert(id, Arc::new(volume)) {
+    if let Some(before) = state.volumes.insert(id, volume.clone()) {
         state.sum.remove(digest::volume(&before));
     }
     entry.changes.push(Change::Volume(id));
+    Answer::Volume(volume)
 }
 
 fn forget(state: &mut State, entry: &mut Entry, volume: &Volume) {

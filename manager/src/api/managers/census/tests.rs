@@ -102,6 +102,17 @@ fn each_manager_is_what_the_group_and_itself_say() {
 }
 
 #[test]
+fn manager_that_knows_of_lost_entries_says_so_in_its_row() {
+    let published = published(&[1, 2, 3], &[]);
+    let lost = v1::StatusResponse { durability: "entry 8 may have been lost".into(), ..told(2, 1, 5) };
+    let managers = shown(&census(vec![told(1, 1, 5), lost, told(3, 1, 5), told(4, 1, 5)]), &published);
+    assert_eq!(
+        (managers[0].reason.as_str(), managers[1].reason.as_str()),
+        ("", "entry 8 may have been lost")
+    );
+}
+
+#[test]
 fn what_concerns_all_is_said_of_those_who_wait() {
     let published = published(&[1], &[2, 3]);
     let quorum = v1::StatusResponse { waits: "of the 3 voters only 1 answer".into(), ..told(1, 1, 5) };

@@ -18,8 +18,8 @@ use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 use warren_consensus::{ConfState, Message, MessageKind};
 use warren_core::{Answer, Command, LEVEL};
-use warren_log::{DataDir, Disk, Engine};
-use warren_types::{ClusterId, Id, MemberId, NodeId, NodeRole, Timestamp};
+use warren_log::{DataDir, Disk, Engine, Owner};
+use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeRole, Timestamp};
 
 use super::description;
 use super::faulty::Faulty;
@@ -168,14 +168,22 @@ impl World {
         let dir = self.dirs.entry(own).or_insert_with(|| tempfile::tempdir().unwrap());
         let (wire, sent) = mpsc::unbounded_channel();
         let leader = Arc::new(ToLeader { from: own, net: self.net.clone() });
-        let group = Group { own, founders: self.founders.clone(), wire: Box::new(Line(wire)), leader };
+        let group = Group {
+            own,
+            founders: self.founders.clone(),
+            wire: Box::new(Line(wire)),
+            leader,
+            accept_data_loss: false,
+        };
         let (data_dir, stop) = (DataDir::open(dir.path()).unwrap(), CancellationToken::new());
         let path = dir.path().join("manager");
         std::fs::create_dir_all(&path).unwrap();
         let (disk, place) = (self.disks.get(&own).cloned(), path.clone());
+        let (cluster, manager) = (ClusterId(Id(1)), ManagerId(Id(own.into())));
+        let owner = Owner { cluster, manager, member: own };
         let open = Box::new(move || match &disk {
             Some(disk) => disk.open(),
-            None => warren_log::open(&place, Engine::Redb),
+            None => warren_log::open(&place, Engine::Redb, owner),
         });
         let opened = open_on(open, data_dir, &path, self.tuning, group, stop.clone()).unwrap();
         let Opened { store, ended, snapshots } = opened;

@@ -46,6 +46,7 @@ fn announce(snapshot: Option<SnapshotMeta>) -> Message {
         reject_hint: 0,
         context: Bytes::new(),
         priority: 0,
+        acknowledged: Vec::new(),
     }
 }
 

@@ -35,7 +35,11 @@ pub fn stale<T>(message: T) -> Request<T> {
 impl Group {
     /// One manager, `m1`.
     pub async fn founded(tuning: Tuning) -> Self {
-        let mut first = Host::new("m1", tuning);
+        Self::founded_on(Host::new("m1", tuning)).await
+    }
+
+    /// One manager, on this host.
+    pub async fn founded_on(mut first: Host) -> Self {
         first.start(true).await.unwrap();
         let (roots, admin) = (first.manager().roots(), first.manager().admin());
         Self { hosts: vec![first], roots, admin }
@@ -56,8 +60,10 @@ impl Group {
 
     /// A further manager. It runs when this returns; it votes when it may.
     pub async fn add(&mut self, name: &str) {
-        let tuning = self.hosts[0].tuning;
-        self.hosts.push(Host::new(name, tuning));
+        let Host { tuning, engine, hybrid, .. } = self.hosts[0];
+        let mut host = Host::new(name, tuning);
+        (host.engine, host.hybrid) = (engine, hybrid);
+        self.hosts.push(host);
         self.join(self.hosts.len() - 1).await;
     }
 

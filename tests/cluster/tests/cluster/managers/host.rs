@@ -9,16 +9,17 @@ use warren_client::JoinToken;
 use warren_log::Engine;
 use warren_manager::manager::StartError;
 use warren_manager::process::{JoinWish, Joined, join};
-use warren_manager::{Config, Manager, Tuning};
+use warren_manager::{Config, LocalNode, Manager, Tuning};
 use warren_process::Failure;
 use warren_security::{Credentials, Roots};
 use warren_testkit::ports;
 use warren_testkit::scratch::Scratch;
+use warren_testkit::small_disk::SmallDisk;
 use warren_testkit::wait::eventually_async;
 use warren_types::ManagerAddress;
 
 use crate::door;
-use crate::world::PATIENCE;
+use crate::world::{PATIENCE, description};
 
 /// A stop that takes longer is a failure. Whoever leads hands over first.
 const STOP: Duration = Duration::from_secs(4);
@@ -26,6 +27,12 @@ const STOP: Duration = Duration::from_secs(4);
 pub struct Host {
     pub name: String,
     pub tuning: Tuning,
+    /// Holds the data directory, if that is to have little room.
+    disk: Option<SmallDisk>,
+    /// What keeps its log from the next start on.
+    pub engine: Engine,
+    /// Whether its machine runs tasks as well, from the next start on.
+    pub hybrid: bool,
     directory: Scratch,
     port: u16,
     manager: Option<Manager>,
@@ -34,7 +41,20 @@ pub struct Host {
 impl Host {
     pub fn new(name: &str, tuning: Tuning) -> Self {
         let (directory, port) = (Scratch::new(), ports::free());
-        Self { name: name.to_owned(), tuning, directory, port, manager: None }
+        let (name, engine) = (name.to_owned(), Engine::default());
+        Self { name, tuning, disk: None, engine, hybrid: false, directory, port, manager: None }
+    }
+
+    /// A host whose data directory has a disk of so many MiB for itself.
+    pub fn on_small_disk(name: &str, tuning: Tuning, mebibytes: u64) -> Self {
+        let host = Self::new(name, tuning);
+        let disk = SmallDisk::new(host.directory.path(), mebibytes);
+        Self { disk: Some(disk), ..host }
+    }
+
+    /// The disk of [`Host::on_small_disk`].
+    pub fn disk(&self) -> &SmallDisk {
+        self.disk.as_ref().expect("this host has a disk of its own")
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -46,7 +66,7 @@ impl Host {
     }
 
     pub fn data_dir(&self) -> PathBuf {
-        self.directory.path().join("data")
+        self.disk.as_ref().map_or(self.directory.path(), SmallDisk::path).join("data")
     }
 
     pub fn config(&self) -> Config {
@@ -57,8 +77,9 @@ impl Host {
             advertise: self.advertised().into(),
             name: self.name.parse().unwrap(),
             ranges: vec!["10.210.0.0/16".parse().unwrap()],
-            node: None,
-            log_engine: Engine::default(),
+            node: self.hybrid.then(|| LocalNode { description: description() }),
+            log_engine: self.engine,
+            accept_data_loss: false,
         }
     }
 

@@ -33,7 +33,7 @@ impl Group {
         .await;
     }
 
-    async fn remove(&self, at: usize, name: &str, force: bool) -> Result<v1::Manager, Status> {
+    pub async fn remove(&self, at: usize, name: &str, force: bool) -> Result<v1::Manager, Status> {
         let request = v1::RemoveManagerRequest { reference: name.to_owned(), force };
         Ok(self.managers(at).await.remove(request).await?.into_inner())
     }

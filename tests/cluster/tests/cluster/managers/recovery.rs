@@ -7,7 +7,7 @@ use warren_log::Engine;
 use warren_manager::Tuning;
 use warren_manager::manager::{Failed, StartError};
 use warren_manager::recovery::alone::{self, Alone};
-use warren_manager::recovery::backup;
+use warren_manager::recovery::backup::{self, Writer};
 use warren_manager::recovery::restore::{Restoring, Whom};
 use warren_proto::status::{LIFE, OTHER_LIFE};
 use warren_proto::{Problem, v1};
@@ -78,6 +78,8 @@ async fn a_backup_goes_on_elsewhere_and_workers_follow_it() {
 
     let mut host = Host::new("m9", Tuning::default());
     let opened = backup::read(&passphrase(PASSPHRASE), bytes).unwrap();
+    let writer = Writer { name: group.hosts[at].name.parse().unwrap(), manager_only: true };
+    assert_eq!(opened.writer, Some(writer));
     let restoring = Restoring::begin(&host.data_dir()).unwrap();
     restoring.finish(opened, Engine::default(), host.whom(), SystemTime::now()).unwrap();
     assert!(Restoring::begin(&host.data_dir()).unwrap_err().is_taken(), "only where there is no manager");

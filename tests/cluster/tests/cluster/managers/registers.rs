@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_secs(10);
 const WRITES: u64 = 100;
 
 impl Group {
-    fn identity(&self) -> Identity {
+    pub fn identity(&self) -> Identity {
         Identity {
             ca: self.roots.pem().to_owned(),
             certificate: self.admin.certificate_pem().to_owned(),

@@ -1,8 +1,9 @@
 //! Disks that are full, slow or gone, in a group that has others.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use warren_consensus::Fatal;
+use warren_consensus::{Durability, Fatal};
 
 use super::*;
 use crate::raft::driver::tests::faulty::Mood;
@@ -75,9 +76,47 @@ async fn a_member_that_lost_its_disk_ends_and_says_what_to_do() {
     let error = world.failed(lost).await;
     let DriverError::Raft(fatal) = &error else { panic!("{error:?}") };
     assert!(matches!(**fatal, Fatal::LostLog { .. }), "{fatal}");
-    assert!(error.to_string().contains("join with a new id"), "{error}");
+    assert!(error.to_string().contains("must join again as a new one"), "{error}");
     assert!(matches!(count(&asked, node(0)).await, Err(ProposeError::Stopping)));
     world.count_on(&world.ids(), counted, 3).await;
+}
+
+/// What is in a directory, in another one.
+fn copy_of(dir: &Path) -> TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    let mut open = vec![PathBuf::new()];
+    while let Some(below) = open.pop() {
+        std::fs::create_dir_all(copy.path().join(&below)).unwrap();
+        for entry in std::fs::read_dir(dir.join(&below)).unwrap().map(Result::unwrap) {
+            let path = below.join(entry.file_name());
+            match entry.file_type().unwrap().is_dir() {
+                true => open.push(path),
+                false => drop(std::fs::copy(entry.path(), copy.path().join(path)).unwrap()),
+            }
+        }
+    }
+    copy
+}
+
+#[tokio::test]
+async fn member_restored_from_an_older_copy_is_brought_up_to_date_and_votes_again() {
+    let mut world = World::of([1, 2, 3]);
+    let leader = world.prepare(1).await;
+    let restored = world.others(leader)[0];
+    let before = world.count_on(&[1, 2, 3], 0, 3).await;
+    world.stop(restored).await;
+    let copy = copy_of(world.dirs[&restored].path());
+    world.start(restored);
+    let total = world.count_on(&[1, 2, 3], before, 9).await;
+    world.kill(restored).await;
+    world.dirs.insert(restored, copy);
+    world.start(restored);
+    world.until("it has it all again", |world| counted(world.store(restored), node(0)) == total).await;
+    assert_eq!(world.store(restored).read().durability, Durability::default());
+    world.kill(leader).await;
+    world.leader().await;
+    world.count_on(&world.ids(), total, 3).await;
+    world.agree().await;
 }
 
 /// However much there is to do, the leader's clock goes on. While one write is under way, enough gathers for the next.

@@ -1,5 +1,8 @@
 //! Writers that know exactly what they may see.
 
+use warren_core::Refusal;
+use warren_types::Node;
+
 use super::*;
 
 /// What one writer came to see.
@@ -89,5 +92,64 @@ async fn whatever_becomes_of_the_leader_no_answer_is_wrong() {
         confirmed += tally.confirmed;
     }
     assert!(confirmed > 300, "{confirmed}");
+    world.agree().await;
+}
+
+/// A change of node 0's label, and the node as the change's own entry left it.
+async fn label(store: &Store, value: &str, version: Option<u64>) -> Result<Arc<Node>, ProposeError> {
+    let command = Command::UpdateNode {
+        id: node(0),
+        version,
+        label_add: BTreeMap::from([("value".to_owned(), value.to_owned())]),
+        label_rm: Default::default(),
+        availability: None,
+        at: Timestamp(1),
+    };
+    Ok(store.propose(command).await?.try_into().unwrap())
+}
+
+/// Sixteen writers at all three members, a thousand writes on one node. A busy machine may elect another leader
+/// meanwhile, so some of them may not be confirmed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_updates_through_all_managers_are_answered_with_their_own_version() {
+    let world = World::of([1, 2, 3]);
+    world.prepare(1).await;
+    let mut writers = Vec::new();
+    for writer in 0..16 {
+        let store = world.store(writer % 3 + 1).clone();
+        writers.push(tokio::spawn(async move {
+            let mut versions = Vec::new();
+            for number in 0..63 {
+                let value = format!("{writer}-{number}");
+                match label(&store, &value, None).await {
+                    Ok(updated) => {
+                        assert_eq!(updated.labels["value"], value, "the answer shows its own write");
+                        versions.push(updated.version);
+                    }
+                    Err(ProposeError::Unconfirmed(_) | ProposeError::NoLeader(_)) => {}
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+            assert!(versions.is_sorted(), "{versions:?}");
+            versions
+        }));
+    }
+    let mut versions = Vec::new();
+    for writer in writers {
+        versions.extend(tokio::time::timeout(PATIENCE, writer).await.unwrap().unwrap());
+    }
+    let confirmed = versions.len();
+    assert!(confirmed > 900, "{confirmed} of 1008 were confirmed");
+    versions.sort_unstable();
+    versions.dedup();
+    assert_eq!(versions.len(), confirmed, "no two writes have one version");
+    let newest = versions.pop().unwrap();
+    for (version, member) in versions.into_iter().zip([1, 2, 3].into_iter().cycle()) {
+        match label(world.store(member), "stale", Some(version)).await {
+            Err(ProposeError::Rejected(Refusal::VersionConflict { found, .. })) => assert!(found >= newest),
+            Err(ProposeError::Unconfirmed(_) | ProposeError::NoLeader(_)) => {}
+            other => panic!("{version}: {other:?}"),
+        }
+    }
     world.agree().await;
 }

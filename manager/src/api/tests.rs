@@ -1,0 +1,392 @@
+//! Requests to a manager that applies, with each write, what others wrote right after it: both are published before the
+//! write is answered.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+use tempfile::TempDir;
+use tonic::{Request, Status};
+use warren_consensus::ConfState;
+use warren_control::SystemClock;
+use warren_core::{Applied, Command, LEVEL, State};
+use warren_proto::Problem;
+use warren_proto::v1;
+use warren_proto::v1::contents_server::Contents;
+use warren_proto::v1::managers_server::Managers;
+use warren_proto::v1::nodes_server::Nodes;
+use warren_proto::v1::services_server::Services;
+use warren_proto::v1::tokens_server::Tokens;
+use warren_proto::v1::volumes_server::Volumes;
+use warren_security::{Identity, LiveCertificate, Role as CertificateRole};
+use warren_types::{
+    Availability, ClusterId, ContentId, Id, ManagerId, NodeId, NodeRole, ServiceId, ServiceSpec, Timestamp,
+    TokenId, VolumeId,
+};
+
+use super::*;
+use crate::peers::{Credentials, Outgoing};
+use crate::raft::codec;
+use crate::store::{Inbox, Proposal, Published, Publisher, Role, Written};
+
+const TERM: u64 = 1;
+const AT: Timestamp = Timestamp(1);
+const LEADER: Role = Role { leader: true, leader_id: Some(1), term: TERM, may_plan: true };
+
+/// What others write right after the next write of the test.
+type Later = Arc<Mutex<Vec<Command>>>;
+
+struct World {
+    api: Api,
+    later: Later,
+    _dir: TempDir,
+    _outgoing: Outgoing,
+}
+
+fn publish(publisher: &Publisher, state: &State) {
+    let members = Arc::new(ConfState::of_voters(vec![1]));
+    let published = Published { role: LEADER, members, ..Published::first(state.clone()) };
+    publisher.publish(published, Vec::new());
+}
+
+/// Applies what is proposed, and what others write right after it.
+async fn drive(publisher: Publisher, mut inbox: Inbox, mut state: State, later: Later) {
+    publish(&publisher, &state);
+    while let Some(Proposal { data, reply }) = inbox.proposals.recv().await {
+        let command = codec::decode(&data).unwrap();
+        let place = Applied { term: TERM, index: state.applied().index + 1 };
+        let outcome = state.apply(TERM, place.index, &command);
+        for command in later.lock().unwrap().drain(..) {
+            let outcome = state.apply(TERM, state.applied().index + 1, &command);
+            assert!(matches!(outcome, warren_core::Outcome::Applied { .. }), "{command:?}: {outcome:?}");
+        }
+        publish(&publisher, &state);
+        reply.send(Ok(Written { place, outcome })).unwrap();
+    }
+}
+
+fn peers(authority: &CertificateAuthority) -> (Peers, Outgoing) {
+    let identity = Identity::new("c1", CertificateRole::Manager, id(1)).unwrap();
+    let certificate = LiveCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap());
+    let roots = authority.roots();
+    let credentials = Credentials { cluster: "c1", id: ManagerId(Id(1)), roots: &roots, certificate };
+    let (peers, outgoing, _) = Peers::new(1, "127.0.0.1:1".parse().unwrap(), credentials).unwrap();
+    (peers, outgoing)
+}
+
+/// A cluster with one manager and one node, `n1`.
+async fn world() -> World {
+    let mut state = State::new();
+    let (name, address) = ("m1".parse().unwrap(), "127.0.0.1:1".parse().unwrap());
+    let founding = [
+        Command::CreateCluster {
+            id: ClusterId(Id(1)),
+            ranges: vec!["10.0.0.0/8".parse().unwrap()],
+            level: LEVEL,
+            at: AT,
+        },
+        Command::RegisterMember { member: 1, id: ManagerId(Id(1)), name, address, level: LEVEL, at: AT },
+        Command::RegisterNode {
+            id: NodeId(Id(1)),
+            name: "n1".parse().unwrap(),
+            role: NodeRole::Worker,
+            description: Default::default(),
+            at: AT,
+        },
+    ];
+    for (index, command) in (1..).zip(&founding) {
+        state.apply(TERM, index, command);
+    }
+    let authority = CertificateAuthority::create("c1", SystemTime::now()).unwrap();
+    let (peers, outgoing) = peers(&authority);
+    let (store, publisher, inbox) = Store::new(Published::first(State::new()), 16, 16);
+    let dir = TempDir::new().unwrap();
+    let (clock, shutdown) = (Arc::new(SystemClock::new()), Shutdown::new());
+    let loops = Loops::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
+    let (later, mut newest) = (Later::default(), store.watch(0));
+    tokio::spawn(drive(publisher, inbox, state, later.clone()));
+    newest.next().await.unwrap();
+    let api = Api {
+        leader: LeaderWatch::start(store.clone(), &loops),
+        registry: Registry::default(),
+        streams: Streams::default(),
+        refusals: Refusals::default(),
+        loops,
+        clock: Stamp::new(clock, store.clone()),
+        shutdown,
+        authority: Arc::new(authority),
+        content_key: Arc::new(ContentKey::create(&dir.path().join("key")).unwrap()),
+        manager: id(1),
+        manager_only: false,
+        member: 1,
+        founders: [1].into(),
+        peers,
+        agreement: Agreement::default(),
+        waits: Waits::default(),
+        ears: Ears::default(),
+        log_engine: Engine::default(),
+        metrics: Metrics::default(),
+        store,
+    };
+    World { api, later, _dir: dir, _outgoing: outgoing }
+}
+
+impl World {
+    /// With the next write of the test, others write this right after it.
+    fn then(&self, commands: impl Into<Vec<Command>>) {
+        *self.later.lock().unwrap() = commands.into();
+    }
+
+    async fn service(&self, value: &str) -> v1::Service {
+        let request = v1::CreateServiceRequest { id: id(7), spec: Some(spec(value)) };
+        self.api.create_service(request).await.unwrap()
+    }
+}
+
+impl Api {
+    async fn create_service(&self, request: v1::CreateServiceRequest) -> Result<v1::Service, Status> {
+        Services::create(self, Request::new(request)).await.map(tonic::Response::into_inner)
+    }
+
+    async fn update_service(
+        &self,
+        value: &str,
+        version: Option<u64>,
+        force: bool,
+    ) -> Result<v1::Service, Status> {
+        let (reference, spec) = ("web".into(), Some(spec(value)));
+        let request = v1::UpdateServiceRequest { reference, version, spec, force };
+        Services::update(self, Request::new(request)).await.map(tonic::Response::into_inner)
+    }
+
+    async fn update_secret(&self, data: &'static [u8], version: Option<u64>) -> Result<v1::Content, Status> {
+        let (kind, reference, data) = (v1::ContentKind::Secret.into(), "db".into(), data.into());
+        let request = v1::UpdateContentRequest { kind, reference, version, data };
+        Contents::update(self, Request::new(request)).await.map(tonic::Response::into_inner)
+    }
+
+    async fn create_secret(&self, data: &'static [u8]) -> Result<v1::Content, Status> {
+        let (id, kind, name) = (id(7), v1::ContentKind::Secret.into(), "db".into());
+        let request = v1::CreateContentRequest { id, kind, name, labels: BTreeMap::new(), data: data.into() };
+        Contents::create(self, Request::new(request)).await.map(tonic::Response::into_inner)
+    }
+}
+
+fn id(number: u128) -> String {
+    Id(number).to_string()
+}
+
+fn reference(text: &str) -> Request<v1::Reference> {
+    Request::new(v1::Reference { reference: text.into() })
+}
+
+/// A service `web` without tasks, with a label and an image of its own.
+fn spec(value: &str) -> v1::ServiceSpec {
+    v1::ServiceSpec {
+        name: "web".into(),
+        labels: BTreeMap::from([("value".to_owned(), value.to_owned())]),
+        mode: Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: 0 })),
+        task: Some(v1::TaskSpec { image: format!("app:{}", value.replace(' ', "-")), ..Default::default() }),
+        ..Default::default()
+    }
+}
+
+fn value(service: &v1::Service) -> &str {
+    &service.spec.as_ref().unwrap().labels["value"]
+}
+
+fn others_update(value: &str) -> Command {
+    let spec: ServiceSpec = spec(value).try_into().unwrap();
+    Command::UpdateService { id: ServiceId(Id(7)), version: None, spec, force: false, at: AT }
+}
+
+fn reason<T: std::fmt::Debug>(answer: Result<T, Status>) -> String {
+    Problem::from(&answer.unwrap_err()).reason
+}
+
+#[tokio::test]
+async fn update_answers_its_own_version_when_a_later_one_follows() {
+    let world = world().await;
+    let created = world.service("first").await;
+    world.then([others_update("theirs")]);
+    let updated = world.api.update_service("mine", Some(created.version), false).await.unwrap();
+    assert_eq!((value(&updated), updated.version, updated.revision), ("mine", created.version + 1, 2));
+    let stale = world.api.update_service("again", Some(updated.version), false).await;
+    assert_eq!(reason(stale), "VERSION_CONFLICT", "their write is not overwritten");
+    let found = Services::get(&world.api, reference("web")).await.unwrap().into_inner();
+    assert_eq!((value(&found), found.version), ("theirs", updated.version + 1));
+}
+
+#[tokio::test]
+async fn update_of_a_superseded_revision_says_so_in_its_rollout() {
+    let world = world().await;
+    world.service("first").await;
+    world.then([others_update("theirs")]);
+    let rollout = world.api.update_service("mine", None, false).await.unwrap().rollout.unwrap();
+    assert_eq!(rollout.stopped, "web was changed again meanwhile: it is at revision 3, not 2");
+    world.then([
+        Command::RemoveService { id: ServiceId(Id(7)), version: None, at: AT },
+        Command::DeleteService { term: TERM, id: ServiceId(Id(7)) },
+    ]);
+    let removed = world.api.update_service("mine again", None, false).await.unwrap();
+    assert_eq!((value(&removed), removed.removing), ("mine again", false));
+    assert_eq!(removed.rollout.unwrap().stopped, "web was removed meanwhile");
+}
+
+#[tokio::test]
+async fn repeated_update_answers_the_version_that_the_first_made() {
+    let world = world().await;
+    let created = world.service("first").await;
+    let updated = world.api.update_service("mine", Some(created.version), false).await.unwrap();
+    world.then([others_update("theirs")]);
+    let repeated = world.api.update_service("mine", Some(created.version), false).await.unwrap();
+    assert_eq!((value(&repeated), repeated.version), ("mine", updated.version));
+}
+
+#[tokio::test]
+async fn scale_force_and_rollback_answer_what_they_made() {
+    let world = world().await;
+    let created = world.service("first").await;
+    world.then([others_update("theirs")]);
+    let request = v1::ScaleServiceRequest { reference: "web".into(), version: None, replicas: 3 };
+    let scaled = Services::scale(&world.api, Request::new(request)).await.unwrap().into_inner();
+    assert_eq!((value(&scaled), scaled.version, scaled.wanted), ("first", created.version + 1, 3));
+    world.then([others_update("theirs again")]);
+    let forced = world.api.update_service("theirs", None, true).await.unwrap();
+    assert_eq!((value(&forced), forced.version, forced.revision), ("theirs", scaled.version + 2, 3));
+    world.then([others_update("last")]);
+    let request = v1::RollbackServiceRequest { reference: "web".into(), version: None, revision: Some(1) };
+    let back = Services::rollback(&world.api, Request::new(request)).await.unwrap().into_inner();
+    assert_eq!((back.version, back.revision), (forced.version + 2, 5));
+    assert_eq!(back.spec.unwrap().task.unwrap().image, "app:first");
+}
+
+#[tokio::test]
+async fn create_answers_the_service_when_it_is_changed_or_deleted_at_once() {
+    let world = world().await;
+    world.then([others_update("theirs")]);
+    let created = world.service("mine").await;
+    assert_eq!((value(&created), created.revision), ("mine", 1));
+    let request = v1::CreateServiceRequest { id: id(7), spec: Some(spec("mine")) };
+    let repeated = world.api.create_service(request).await;
+    assert_eq!(reason(repeated), "CHANGED_SINCE_CREATED", "version and revision are theirs");
+    let gone = [
+        Command::RemoveService { id: ServiceId(Id(8)), version: None, at: AT },
+        Command::DeleteService { term: TERM, id: ServiceId(Id(8)) },
+    ];
+    world.then(gone);
+    let other = v1::ServiceSpec { name: "other".into(), ..spec("mine") };
+    let request = v1::CreateServiceRequest { id: id(8), spec: Some(other) };
+    let created = world.api.create_service(request).await.unwrap();
+    assert_eq!((value(&created), created.removing), ("mine", false));
+}
+
+#[tokio::test]
+async fn remove_answers_the_service_as_it_was_marked() {
+    let world = world().await;
+    let created = world.service("mine").await;
+    world.then([Command::DeleteService { term: TERM, id: ServiceId(Id(7)) }]);
+    let request = v1::RemoveServiceRequest { reference: "web".into(), version: None };
+    let removed = Services::remove(&world.api, Request::new(request)).await.unwrap().into_inner();
+    assert_eq!((removed.removing, removed.version), (true, created.version + 1));
+}
+
+#[tokio::test]
+async fn content_writes_answer_their_own_number_and_version() {
+    let world = world().await;
+    let (theirs, second) = {
+        let seal = |data: &[u8]| world.api.content_key.seal(ContentId(Id(7)), data);
+        (seal(b"theirs"), seal(b"theirs, later"))
+    };
+    let others = |content| Command::UpdateContent { id: ContentId(Id(7)), version: None, content, at: AT };
+    world.then([others(theirs)]);
+    let created = world.api.create_secret(b"first").await.unwrap();
+    assert_eq!(created.number, 1);
+    let repeated = world.api.create_secret(b"first").await;
+    assert_eq!(reason(repeated), "CHANGED_SINCE_CREATED", "number and version are theirs");
+    world.then([others(second)]);
+    let updated = world.api.update_secret(b"mine", Some(created.version + 1)).await.unwrap();
+    assert_eq!((updated.number, updated.version), (3, created.version + 3));
+    let stale = world.api.update_secret(b"mine again", Some(updated.version)).await;
+    assert_eq!(reason(stale), "VERSION_CONFLICT");
+    world.then([Command::RemoveContent { id: ContentId(Id(7)), at: AT }]);
+    let last = world.api.update_secret(b"last", None).await.unwrap();
+    assert_eq!(last.number, 5);
+    world.then([Command::RemoveContent { id: ContentId(Id(7)), at: AT }]);
+    let created = world.api.create_secret(b"first").await.unwrap();
+    assert_eq!(created.number, 1, "it was made, though it is gone by now");
+}
+
+#[tokio::test]
+async fn volume_writes_answer_their_own_object_when_it_is_gone_at_once() {
+    let world = world().await;
+    let gone = || [Command::RemoveVolume { id: VolumeId(Id(7)), purge: false, at: AT }];
+    world.then(gone());
+    let request = v1::CreateVolumeRequest { id: id(7), name: "data".into(), ..Default::default() };
+    let created = Volumes::create(&world.api, Request::new(request.clone())).await.unwrap().into_inner();
+    assert_eq!(created.name, "data");
+    let again = Volumes::create(&world.api, Request::new(request)).await.unwrap().into_inner();
+    assert!(again.version > created.version);
+    let request = v1::RemoveVolumeRequest { reference: "data".into(), purge: false };
+    let removed = Volumes::remove(&world.api, Request::new(request)).await.unwrap().into_inner();
+    assert_eq!((removed.id, removed.version), (again.id, again.version));
+}
+
+#[tokio::test]
+async fn node_writes_answer_their_own_object_when_others_change_or_remove_it() {
+    let world = world().await;
+    let update = |availability, key: &str| Command::UpdateNode {
+        id: NodeId(Id(1)),
+        version: None,
+        label_add: BTreeMap::from([(key.to_owned(), String::new())]),
+        label_rm: Default::default(),
+        availability,
+        at: AT,
+    };
+    world.then([update(Some(Availability::Active), "theirs")]);
+    let request = v1::UpdateNodeRequest {
+        reference: "n1".into(),
+        availability: v1::Availability::Drain.into(),
+        ..Default::default()
+    };
+    let updated = Nodes::update(&world.api, Request::new(request.clone())).await.unwrap().into_inner();
+    assert_eq!((updated.availability(), updated.labels.len()), (v1::Availability::Drain, 0));
+    world.then([Command::RemoveNode { id: NodeId(Id(1)), force: false, at: AT }]);
+    let again = Nodes::update(&world.api, Request::new(request)).await.unwrap().into_inner();
+    assert_eq!((again.version, again.labels.len()), (updated.version + 2, 1));
+}
+
+#[tokio::test]
+async fn token_and_manager_writes_answer_their_own_object() {
+    let world = world().await;
+    let hash = vec![7; 32];
+    let create = || v1::CreateTokenRequest {
+        id: id(7),
+        role: v1::NodeRole::Worker.into(),
+        hash: hash.clone().into(),
+        ttl_ms: 60_000,
+        max_uses: None,
+    };
+    let gone = || [Command::RemoveToken { id: TokenId(Id(7)), at: AT }];
+    let made = Tokens::create(&world.api, Request::new(create())).await.unwrap().into_inner();
+    world.then(gone());
+    let repeated = Tokens::create(&world.api, Request::new(create())).await.unwrap().into_inner();
+    assert_eq!((repeated.version, repeated.expires_at), (made.version, made.expires_at));
+    world.then(gone());
+    Tokens::create(&world.api, Request::new(create())).await.unwrap();
+    let moved = |port| Command::UpdateMember {
+        member: 1,
+        version: None,
+        wanted: None,
+        address: Some(format!("127.0.0.1:{port}").parse().unwrap()),
+        at: AT,
+    };
+    world.then([moved(3)]);
+    let request = v1::UpdateManagerRequest {
+        reference: "m1".into(),
+        address: "127.0.0.1:2".into(),
+        ..Default::default()
+    };
+    let updated = Managers::update(&world.api, Request::new(request)).await.unwrap().into_inner();
+    assert_eq!(updated.address, "127.0.0.1:2");
+}

@@ -1,0 +1,267 @@
+//! The answer to a write is what the write itself made, also while others write the same object through other managers.
+
+mod client;
+
+use std::collections::BTreeMap;
+
+use futures::future::{join, join_all};
+use tokio::time::timeout;
+use tonic::{Code, Status};
+use warren_proto::Problem;
+use warren_proto::v1;
+
+use self::client::{Client, Kind, Shown, Write};
+use super::group::Group;
+use crate::world::{PATIENCE, new_id};
+
+const CLIENTS: usize = 16;
+/// Of each kind. Few, so that their writers compete.
+const OBJECTS: usize = 2;
+/// In each round every client updates one service and one config.
+const ROUNDS: usize = 40;
+
+/// Three managers, and clients at all of them.
+async fn group_with_clients() -> (Group, Vec<Client>) {
+    let group = Group::of_three().await;
+    let clients = join_all((0..CLIENTS).map(|number| Client::at(&group, number))).await;
+    (group, clients)
+}
+
+/// Names of objects, for which each client has one of each kind.
+fn name(client: usize) -> String {
+    format!("register-{}", client % OBJECTS)
+}
+
+/// What was found in all answers.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Findings {
+    updates: usize,
+    /// Answers that do not show the caller's write.
+    foreign_values: usize,
+    /// Answers with a version that an earlier or later write was answered with as well.
+    repeated_versions: usize,
+    /// The same for the numbers of configs.
+    repeated_numbers: usize,
+    /// Numbers that are missing between the first and the last.
+    missing_numbers: usize,
+    /// Writes with a lower version than another one that was answered before they were called.
+    late_versions: usize,
+    stale_sets: usize,
+    accepted_stale_sets: usize,
+}
+
+impl Findings {
+    fn of(writes: &[Write]) -> Self {
+        let foreign_values = writes.iter().filter(|write| write.shown.value != write.value).count();
+        let mut found = Self { updates: writes.len(), foreign_values, ..Self::default() };
+        let mut objects: BTreeMap<(Kind, &str), Vec<&Write>> = BTreeMap::new();
+        for write in writes {
+            objects.entry((write.kind, &write.name)).or_default().push(write);
+        }
+        objects.into_iter().for_each(|((kind, _), writes)| found.add(kind, writes));
+        found
+    }
+
+    fn add(&mut self, kind: Kind, mut writes: Vec<&Write>) {
+        writes.sort_by_key(|write| write.shown.version);
+        let pairs = || writes.windows(2).map(|pair| (pair[0], pair[1]));
+        self.repeated_versions += pairs().filter(|(a, b)| a.shown.version == b.shown.version).count();
+        // Everybody before this one in the order of versions was called before it was answered.
+        let mut called = writes[0].called;
+        for write in &writes {
+            self.late_versions += usize::from(write.answered < called);
+            called = called.max(write.called);
+        }
+        if kind == Kind::Config {
+            let steps = || pairs().map(|(a, b)| b.shown.number.wrapping_sub(a.shown.number));
+            self.repeated_numbers += steps().filter(|step| *step == 0).count();
+            self.missing_numbers += steps().filter(|step| *step > 1).count();
+        }
+    }
+}
+
+/// Whether a compare-and-set was refused because the object has another version.
+fn is_conflict(status: &Status) -> bool {
+    (status.code(), Problem::from(status).reason.as_str()) == (Code::Aborted, "VERSION_CONFLICT")
+}
+
+/// Repeats with its own acknowledged version each write of a round that another one followed. Counts those tried and
+/// those accepted.
+async fn stale_sets(clients: &[Client], writes: &[Write], first_value: u64) -> (usize, usize) {
+    let newest = join_all(writes.iter().map(|write| clients[0].get(write.kind, &write.name))).await;
+    let followed =
+        writes.iter().zip(newest).filter(|(write, now)| now.as_ref().unwrap().value != write.value);
+    let stale: Vec<&Write> = followed.map(|(write, _)| write).collect();
+    let sets = stale.iter().zip(clients.iter().cycle()).zip(first_value..).map(|((write, client), value)| {
+        client.update(write.kind, &write.name, Some(write.shown.version), value)
+    });
+    let mut accepted = 0;
+    for set in join_all(sets).await {
+        match set {
+            Ok(_) => accepted += 1,
+            Err(status) => assert!(is_conflict(&status), "{status:?}"),
+        }
+    }
+    (stale.len(), accepted)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_updates_are_answered_with_their_own_write_and_stale_versions_are_refused() {
+    let (_group, clients) = group_with_clients().await;
+    for (object, client) in clients.iter().enumerate().take(OBJECTS) {
+        client.create(Kind::Service, &name(object), 1).await.unwrap();
+        client.create(Kind::Config, &name(object), 1).await.unwrap();
+    }
+    // Every write has a value of its own.
+    let mut values = 2..;
+    let (mut writes, mut stale, mut accepted) = (Vec::new(), 0, 0);
+    for _ in 0..ROUNDS {
+        let updates = clients.iter().enumerate().map(|(number, client)| {
+            let (name, values) = (name(number), [values.next().unwrap(), values.next().unwrap()]);
+            async move {
+                let service = client.update(Kind::Service, &name, None, values[0]);
+                join(service, client.update(Kind::Config, &name, None, values[1])).await
+            }
+        });
+        let round = join_all(updates).await.into_iter().flat_map(|(service, config)| [service, config]);
+        let round: Vec<Write> = round.map(Result::unwrap).collect();
+        let (tried, passed) = stale_sets(&clients, &round, values.start).await;
+        values.start += tried as u64;
+        (stale, accepted) = (stale + tried, accepted + passed);
+        writes.extend(round);
+    }
+    let found = Findings { stale_sets: stale, accepted_stale_sets: accepted, ..Findings::of(&writes) };
+    let (updates, stale_sets) = (ROUNDS * CLIENTS * 2, ROUNDS * (CLIENTS - OBJECTS) * 2);
+    assert_eq!(found, Findings { updates, stale_sets, ..Findings::default() });
+}
+
+/// What is wrong with the answers to writes of an object that was removed meanwhile.
+fn wrong_answers(updates: &[Result<Write, Status>], first: &Shown, removed: &Shown) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut newest = first;
+    for update in updates {
+        match update {
+            Ok(write) => {
+                if write.shown.value != write.value || write.shown.removing {
+                    wrong.push(format!("an update to {} was answered with {:?}", write.value, write.shown));
+                }
+                newest = if write.shown.version > newest.version { &write.shown } else { newest };
+            }
+            Err(status) => {
+                let reason = Problem::from(status).reason;
+                if !["NOT_FOUND", "REMOVING"].contains(&reason.as_str()) {
+                    wrong.push(format!("an update was refused: {status}, reason {reason:?}"));
+                }
+            }
+        }
+    }
+    let same = (&newest.name, newest.value, newest.number) == (&removed.name, removed.value, removed.number);
+    if !same {
+        wrong.push(format!("what was removed is {removed:?}, although {newest:?} was acknowledged last"));
+    }
+    wrong
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn updates_beside_a_removal_are_acknowledged_or_refused_with_a_reason() {
+    let (_group, clients) = group_with_clients().await;
+    let mut wrong = Vec::new();
+    for (round, kind) in (0..ROUNDS).zip([Kind::Service, Kind::Config].into_iter().cycle()) {
+        let (name, remover) = (format!("removed-{round}"), round % CLIENTS);
+        let first = clients[0].create(kind, &name, 1).await.unwrap();
+        let updates = clients.iter().zip(2..).map(|(client, value)| client.update(kind, &name, None, value));
+        let (removed, updates) = join(clients[remover].remove(kind, &name), join_all(updates)).await;
+        wrong.extend(wrong_answers(&updates, &first, &removed.unwrap()));
+    }
+    assert!(wrong.is_empty(), "{} answers are wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Removes the object as soon as it is there.
+async fn removed_at_once<T>(remove: impl AsyncFn() -> Result<T, Status>) -> T {
+    let removed = async {
+        loop {
+            match remove().await {
+                Ok(removed) => break removed,
+                Err(status) => assert_eq!(status.code(), Code::NotFound, "{status:?}"),
+            }
+        }
+    };
+    timeout(PATIENCE, removed).await.expect("the object is there soon")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn create_is_answered_with_the_object_even_if_it_is_removed_at_once() {
+    let (_group, clients) = group_with_clients().await;
+    let mut wrong = Vec::new();
+    for round in 0..ROUNDS {
+        let kind = if round % 2 == 0 { Kind::Service } else { Kind::Config };
+        let pairs = clients.chunks(2).enumerate().map(|(pair, both)| {
+            let name = format!("short-lived-{round}-{pair}");
+            async move {
+                let removed = removed_at_once(async || both[0].remove(kind, &name).await);
+                (name.clone(), join(both[1].create(kind, &name, 7), removed).await)
+            }
+        });
+        for (name, (created, removed)) in join_all(pairs).await {
+            let is_whole = |shown: &Shown| (shown.value, &shown.name) == (7, &name);
+            match created {
+                Ok(created) if is_whole(&created) && !created.removing => {}
+                Ok(other) => {
+                    wrong.push(format!("the creation of {kind:?} {name} was answered with {other:?}"))
+                }
+                Err(status) => wrong.push(format!("the creation of {kind:?} {name} was refused: {status}")),
+            }
+            if !is_whole(&removed) || removed.removing != (kind == Kind::Service) {
+                wrong.push(format!("the removal of {kind:?} {name} was answered with {removed:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} answers are wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn creating_a_volume_is_answered_with_it_even_if_it_is_removed_at_once() {
+    let (_group, clients) = group_with_clients().await;
+    let mut wrong = Vec::new();
+    for round in 0..ROUNDS / 2 {
+        let pairs = clients.chunks(2).enumerate().map(|(pair, both)| async move {
+            let (name, id) = (format!("volume-{round}-{pair}"), new_id().to_string());
+            let request = v1::CreateVolumeRequest { id, name: name.clone(), ..Default::default() };
+            let removal = v1::RemoveVolumeRequest { reference: name.clone(), purge: false };
+            let removed = removed_at_once(async || both[0].volumes.clone().remove(removal.clone()).await);
+            let mut volumes = both[1].volumes.clone();
+            (name, join(volumes.create(request), removed).await)
+        });
+        for (name, (created, removed)) in join_all(pairs).await {
+            let created = created.map(|volume| volume.into_inner().name);
+            if !created.as_ref().is_ok_and(|shown| *shown == name) || removed.get_ref().name != name {
+                wrong.push(format!("{name}: created {created:?}, removed {:?}", removed.get_ref()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} answers are wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The same request from every client.
+async fn create_everywhere(clients: &[Client], id: &str, kind: Kind) -> Vec<Result<Shown, Status>> {
+    join_all(clients.iter().map(|client| client.create_as(id.to_owned(), kind, "repeated", 1))).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn repeated_create_is_never_answered_with_a_later_write() {
+    let (_group, clients) = group_with_clients().await;
+    for kind in [Kind::Service, Kind::Config] {
+        let id = new_id().to_string();
+        let first = clients[0].create_as(id.clone(), kind, "repeated", 1).await.unwrap();
+        for shown in create_everywhere(&clients, &id, kind).await {
+            assert_eq!(shown.unwrap(), first, "nobody has changed it");
+        }
+        clients[1].update(kind, "repeated", None, 2).await.unwrap();
+        for shown in create_everywhere(&clients, &id, kind).await {
+            match shown {
+                Ok(shown) => assert_eq!(shown, first),
+                Err(status) => assert_ne!(Problem::from(&status).reason, "", "{status:?}"),
+            }
+        }
+    }
+}

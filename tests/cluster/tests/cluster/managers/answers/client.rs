@@ -1,0 +1,162 @@
+//! Services and configs as registers: the value is a label, or the number of bytes.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use tonic::Status;
+use tonic::transport::Channel;
+use warren_proto::v1;
+use warren_proto::v1::contents_client::ContentsClient;
+use warren_proto::v1::services_client::ServicesClient;
+use warren_proto::v1::volumes_client::VolumesClient;
+
+use super::super::group::Group;
+use crate::world::{new_id, spec};
+
+/// The label that holds what was written to a service. Of a config it is the number of bytes.
+const VALUE: &str = "value";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Service,
+    Config,
+}
+
+/// What an answer shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    pub name: String,
+    pub value: u64,
+    pub version: u64,
+    /// Of a config's bytes.
+    pub number: u64,
+    pub removing: bool,
+}
+
+/// A write that was acknowledged.
+#[derive(Debug)]
+pub struct Write {
+    pub kind: Kind,
+    pub name: String,
+    pub value: u64,
+    pub shown: Shown,
+    pub called: Instant,
+    pub answered: Instant,
+}
+
+/// One of several clients, at one of the managers.
+#[derive(Clone)]
+pub struct Client {
+    services: ServicesClient<Channel>,
+    contents: ContentsClient<Channel>,
+    pub volumes: VolumesClient<Channel>,
+}
+
+fn service_spec(name: &str, value: u64) -> Option<v1::ServiceSpec> {
+    let mut spec: v1::ServiceSpec = (&spec(name, 0)).into();
+    spec.labels.insert(VALUE.into(), value.to_string());
+    Some(spec)
+}
+
+fn bytes(value: u64) -> Vec<u8> {
+    vec![b'x'; usize::try_from(value).unwrap()]
+}
+
+impl From<v1::Service> for Shown {
+    fn from(service: v1::Service) -> Self {
+        let v1::Service { version, spec, removing, .. } = service;
+        let v1::ServiceSpec { name, labels, .. } = spec.expect("an answer has the spec");
+        Self { name, value: labels[VALUE].parse().unwrap(), version, number: 0, removing }
+    }
+}
+
+impl From<v1::Content> for Shown {
+    fn from(content: v1::Content) -> Self {
+        let v1::Content { name, size, version, number, kept, .. } = content;
+        assert_eq!(kept.last(), Some(&number), "{name}: the current version is the newest that is kept");
+        Self { name, value: size.into(), version, number, removing: false }
+    }
+}
+
+impl Client {
+    pub async fn at(group: &Group, number: usize) -> Self {
+        let channel = group.channel(number % group.hosts.len()).await;
+        Self {
+            services: ServicesClient::new(channel.clone()),
+            contents: ContentsClient::new(channel.clone()),
+            volumes: VolumesClient::new(channel),
+        }
+    }
+
+    pub async fn create(&self, kind: Kind, name: &str, value: u64) -> Result<Shown, Status> {
+        self.create_as(new_id().to_string(), kind, name, value).await
+    }
+
+    pub async fn create_as(&self, id: String, kind: Kind, name: &str, value: u64) -> Result<Shown, Status> {
+        let (mut services, mut contents) = (self.services.clone(), self.contents.clone());
+        Ok(match kind {
+            Kind::Service => {
+                let spec = service_spec(name, value);
+                services.create(v1::CreateServiceRequest { id, spec }).await?.into_inner().into()
+            }
+            Kind::Config => {
+                let (kind, name, data) = (v1::ContentKind::Config.into(), name.into(), bytes(value).into());
+                let request = v1::CreateContentRequest { id, kind, name, labels: BTreeMap::new(), data };
+                contents.create(request).await?.into_inner().into()
+            }
+        })
+    }
+
+    pub async fn get(&self, kind: Kind, name: &str) -> Result<Shown, Status> {
+        let (reference, mut services, mut contents) =
+            (name.to_owned(), self.services.clone(), self.contents.clone());
+        Ok(match kind {
+            Kind::Service => services.get(v1::Reference { reference }).await?.into_inner().into(),
+            Kind::Config => {
+                let kind = v1::ContentKind::Config.into();
+                contents.get(v1::ContentReference { kind, reference }).await?.into_inner().into()
+            }
+        })
+    }
+
+    /// With a version only if the object still has it.
+    pub async fn update(
+        &self,
+        kind: Kind,
+        name: &str,
+        version: Option<u64>,
+        value: u64,
+    ) -> Result<Write, Status> {
+        let (reference, called) = (name.to_owned(), Instant::now());
+        let (mut services, mut contents) = (self.services.clone(), self.contents.clone());
+        let shown = match kind {
+            Kind::Service => {
+                let spec = service_spec(name, value);
+                let request = v1::UpdateServiceRequest { reference, version, spec, force: false };
+                services.update(request).await?.into_inner().into()
+            }
+            Kind::Config => {
+                let (kind, data) = (v1::ContentKind::Config.into(), bytes(value).into());
+                let request = v1::UpdateContentRequest { kind, reference, version, data };
+                contents.update(request).await?.into_inner().into()
+            }
+        };
+        let answered = Instant::now();
+        Ok(Write { kind, name: name.into(), value, shown, called, answered })
+    }
+
+    pub async fn remove(&self, kind: Kind, name: &str) -> Result<Shown, Status> {
+        let (reference, mut services, mut contents) =
+            (name.to_owned(), self.services.clone(), self.contents.clone());
+        Ok(match kind {
+            Kind::Service => {
+                let request = v1::RemoveServiceRequest { reference, version: None };
+                services.remove(request).await?.into_inner().into()
+            }
+            Kind::Config => {
+                let kind = v1::ContentKind::Config.into();
+                contents.remove(v1::ContentReference { kind, reference }).await?.into_inner().into()
+            }
+        })
+    }
+}

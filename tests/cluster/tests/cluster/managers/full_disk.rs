@@ -1,0 +1,275 @@
+//! One manager of three has no room on its disk: who asks it, is connected to it or starts it again.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::timeout;
+use tonic::Code;
+use tonic::transport::Channel;
+use warren_client::{Client, Identity, PrivateKey, Target};
+use warren_manager::Tuning;
+use warren_proto::v1::cluster_client::ClusterClient;
+use warren_proto::v1::services_client::ServicesClient;
+use warren_proto::v1::watch_event::Change;
+use warren_proto::{Problem, v1};
+use warren_security::Role;
+use warren_testkit::scratch::Scratch;
+use warren_testkit::tool;
+use warren_testkit::wait::eventually_async;
+use warren_types::{EnvVar, ServiceSpec};
+
+use super::group::{Group, stale};
+use super::host::Host;
+use crate::world::{PATIENCE, new_id, spec};
+
+/// Room for the log and some snapshots; the engine takes some MiB before the first entry.
+const MEBIBYTES: u64 = 24;
+/// An answer that takes longer waited for something.
+const AT_ONCE: Duration = Duration::from_secs(1);
+/// Sessions end when no leader was heard of for two seconds.
+const SENT_AWAY: Duration = Duration::from_secs(4);
+/// The one with the small disk. It never leads.
+const FULL: usize = 2;
+const READS: usize = 100;
+
+impl Group {
+    /// Three managers that vote; the last one has a small disk, and the first one leads.
+    async fn with_a_small_disk() -> Self {
+        let mut group = Self::founded(Tuning::default()).await;
+        group.add("m2").await;
+        group.hosts.push(Host::on_small_disk("m3", Tuning::default(), MEBIBYTES));
+        group.join(FULL).await;
+        group.all_vote().await;
+        assert_ne!(group.leader().await, FULL);
+        group.reads_are_current("before").await;
+        group
+    }
+
+    fn is_held(&self) -> bool {
+        self.hosts[FULL].manager().store().read().held.is_some()
+    }
+
+    /// Fills the small disk, and writes until its manager cannot.
+    async fn fill_disk(&self, prefix: &str) {
+        self.hosts[FULL].disk().fill();
+        let mut services = self.services(0).await;
+        for number in 0..10_000 {
+            if self.is_held() {
+                return;
+            }
+            let id = new_id().to_string();
+            let spec = Some((&large(&format!("{prefix}-{number}"))).into());
+            services.create(v1::CreateServiceRequest { id, spec }).await.unwrap();
+        }
+        panic!("a full disk takes everything");
+    }
+
+    /// Makes room, and waits until the manager has all that the others have.
+    async fn free_disk(&self) {
+        self.hosts[FULL].disk().free();
+        eventually_async(PATIENCE, "the manager to catch up", || async {
+            let (led, own) =
+                (self.hosts[0].manager().store().read(), self.hosts[FULL].manager().store().read());
+            let is_there = own.held.is_none() && own.index >= led.index;
+            if is_there { Ok(()) } else { Err(format!("{} of {}, {:?}", own.index, led.index, own.held)) }
+        })
+        .await;
+    }
+
+    /// Ends the manager of the full one so that its directory is as a killed process leaves it.
+    async fn kill(&mut self) {
+        let host = &mut self.hosts[FULL];
+        let left = Scratch::new();
+        let (data, copy) = (host.data_dir(), left.path().join("data"));
+        tool::run("cp", ["-a", data.to_str().unwrap(), copy.to_str().unwrap()]);
+        host.let_go().await;
+        host.disk().free();
+        std::fs::remove_dir_all(&data).unwrap();
+        tool::run("cp", ["-a", copy.to_str().unwrap(), data.to_str().unwrap()]);
+        host.disk().fill();
+    }
+
+    /// A client that knows these hosts, the first one first.
+    async fn client(&self, hosts: &[usize]) -> Client {
+        let identity = Identity {
+            ca: self.roots.pem().to_owned(),
+            certificate: self.admin.certificate_pem().to_owned(),
+            key: PrivateKey(self.admin.key().pem().to_owned()),
+        };
+        let addresses = hosts.iter().map(|host| self.hosts[*host].advertised()).collect();
+        Client::connect(&Target::Tcp { addresses, identity }).await.unwrap()
+    }
+
+    /// Every read through the full one is answered, and with what was written just before.
+    async fn reads_are_current(&self, prefix: &str) {
+        let mut services = self.services(FULL).await;
+        let mut refused = Vec::new();
+        for number in 0..READS {
+            let name = format!("{prefix}-{number}");
+            if number % 10 == 0 {
+                self.create(0, &name).await.unwrap();
+            }
+            let reference = format!("{prefix}-{}", number - number % 10);
+            refused.extend(services.get(v1::Reference { reference }).await.err());
+        }
+        assert!(refused.is_empty(), "{} of {READS} refused, first: {}", refused.len(), refused[0]);
+    }
+
+    async fn writes_are_taken(&self, prefix: &str) {
+        for number in 0..10 {
+            let name = format!("{prefix}-{number}");
+            let made = self.create(FULL, &name).await.unwrap();
+            assert_eq!(made.spec.unwrap().name, name);
+            assert!(listed(self.channel(1).await, false).await.contains(&name), "{name}");
+        }
+    }
+}
+
+/// A service that takes some room in the log and none on nodes.
+fn large(name: &str) -> ServiceSpec {
+    let mut spec = spec(name, 0);
+    spec.task.env = vec![EnvVar { name: "TEXT".into(), value: "x".repeat(12 << 10) }];
+    spec
+}
+
+async fn listed(channel: Channel, is_stale: bool) -> Vec<String> {
+    let request = v1::ListRequest { page_size: 1_000, ..Default::default() };
+    let request = if is_stale { stale(request) } else { tonic::Request::new(request) };
+    let listed = ServicesClient::new(channel).list(request).await.unwrap().into_inner();
+    listed.services.into_iter().map(|service| service.spec.unwrap().name).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_to_a_manager_with_a_full_disk_are_answered_by_the_others() {
+    let group = Group::with_a_small_disk().await;
+    group.fill_disk("a").await;
+    group.reads_are_current("read").await;
+    group.writes_are_taken("write").await;
+    assert!(group.is_held());
+
+    // What a caller takes as it is comes from this one, which does not have the latest.
+    let own = listed(group.channel(FULL).await, true).await;
+    let has = |name: &str| own.iter().any(|own| own == name);
+    assert!(has("before-0") && !has("write-9"), "{own:?}");
+    let mut cluster = ClusterClient::new(group.channel(FULL).await);
+    let info = cluster.info(stale(v1::InfoRequest {})).await.unwrap().into_inner();
+    assert!(info.log_held.contains("the disk of this manager is full"), "{info:?}");
+
+    // A client gets its answer at once, whether it knows the others or not.
+    for hosts in [&[FULL, 0, 1][..], &[FULL]] {
+        let (client, began) = (group.client(hosts).await, Instant::now());
+        let name = format!("by-{}", hosts.len());
+        client.services().create(new_id(), &spec(&name, 0)).await.unwrap();
+        let names: Vec<_> = client.services().list().await.unwrap();
+        assert!(names.iter().any(|service| service.spec.as_ref().unwrap().name == name));
+        assert!(began.elapsed() < AT_ONCE, "{hosts:?}: {:?}", began.elapsed());
+    }
+
+    // The rights are those of the caller, not those of the manager that relays the call.
+    let viewer =
+        warren_security::Identity::new(group.hosts[0].manager().cluster().to_string(), Role::Viewer, "bob");
+    let authority =
+        warren_security::CertificateAuthority::load(&group.hosts[0].data_dir().join("manager/ca.pem"));
+    let viewer = authority.unwrap().issue(&viewer.unwrap(), std::time::SystemTime::now()).unwrap();
+    let channel = group.hosts[FULL].channel(&group.roots, Some(&viewer)).await;
+    assert!(listed(channel.clone(), false).await.contains(&"write-9".to_owned()));
+    let request = v1::CreateServiceRequest { id: new_id().to_string(), spec: Some((&spec("no", 0)).into()) };
+    let refused = ServicesClient::new(channel).create(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+
+    group.free_disk().await;
+    group.reads_are_current("after").await;
+    group.writes_are_taken("again").await;
+    assert!(listed(group.channel(FULL).await, true).await.contains(&"again-9".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_manager_may_say_for_whom_it_calls() {
+    let group = Group::of_three().await;
+    let mut request = tonic::Request::new(v1::ListRequest::default());
+    request.metadata_mut().insert("warren-caller", "local 0 0".parse().unwrap());
+    let node = group.node("n1").await;
+    let channel = group.hosts[0].channel(&group.roots, Some(&node)).await;
+    let refused = ServicesClient::new(channel).list(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    // And for nobody who may do what managers do.
+    let manager = group.hosts[1].credentials();
+    let channel = group.hosts[0].channel(&group.roots, Some(&manager)).await;
+    for (caller, code) in [
+        ("certificate manager m2 10.0.0.7:1", Code::InvalidArgument),
+        ("anonymous 10.0.0.7:1", Code::Unauthenticated),
+    ] {
+        let mut request = tonic::Request::new(v1::ListRequest::default());
+        request.metadata_mut().insert("warren-caller", caller.parse().unwrap());
+        let refused = ServicesClient::new(channel.clone()).list(request).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{caller}: {refused}");
+    }
+    let mut request = tonic::Request::new(v1::ListRequest::default());
+    request.metadata_mut().insert("warren-caller", "certificate viewer bob 10.0.0.7:1".parse().unwrap());
+    ServicesClient::new(channel).list(request).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_and_watches_leave_a_manager_with_a_full_disk() {
+    let group = Group::with_a_small_disk().await;
+    let node = group.node("n1").await;
+    let mut worker = group.session(FULL, &node, None).await;
+    group.run(0, "web", 1).await;
+    worker.has("the task", |tasks| tasks.len() == 1).await;
+    let version = worker.version;
+    let mut cluster = ClusterClient::new(group.channel(FULL).await);
+    let mut before = cluster.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
+    group.fill_disk("a").await;
+    let began = Instant::now();
+
+    // A watch would go on without saying anything: it ends, and begins anew where something is known.
+    let ended = async {
+        while before.message().await?.is_some() {}
+        Ok::<(), tonic::Status>(())
+    };
+    let ended = timeout(PATIENCE, ended).await.expect("the watch ends").unwrap_err();
+    assert_eq!(Problem::from(&ended).reason, "DISK_FULL", "{ended}");
+    let mut after = cluster.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
+    group.create(0, "seen").await.unwrap();
+    let seen = async {
+        loop {
+            match after.message().await.unwrap().unwrap().change {
+                Some(Change::Service(service)) if service.spec.as_ref().unwrap().name == "seen" => return,
+                _ => {}
+            }
+        }
+    };
+    timeout(PATIENCE, seen).await.expect("the change is seen");
+
+    // Sessions end, none begins here, and the next manager takes it.
+    let ended = worker.end().await;
+    assert_eq!(Problem::from(&ended).reason, "NO_LEADER", "{ended}");
+    assert!(began.elapsed() < SENT_AWAY, "{:?}", began.elapsed());
+    let channel = group.hosts[FULL].channel(&group.roots, Some(&node)).await;
+    let refused = crate::worker::Worker::greet(channel, version).await.end().await;
+    assert_eq!(Problem::from(&refused).reason, "NO_LEADER", "{refused}");
+    let mut worker = group.session(1, &node, version).await;
+    worker.version = version;
+    worker.sync().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manager_starts_on_a_full_disk_and_serves_through_the_others() {
+    let mut group = Group::with_a_small_disk().await;
+    group.fill_disk("a").await;
+    for round in ["first", "second"] {
+        group.kill().await;
+        group.create(0, round).await.unwrap();
+        group.hosts[FULL].start(false).await.unwrap();
+        group.fill_disk(round).await;
+        group.reads_are_current(&format!("{round}-read")).await;
+        group.writes_are_taken(&format!("{round}-write")).await;
+        let own = listed(group.channel(FULL).await, true).await;
+        assert!(own.contains(&"before-0".to_owned()), "{own:?}");
+    }
+    group.free_disk().await;
+    assert!(listed(group.channel(FULL).await, true).await.contains(&"second-write-9".to_owned()));
+    // What it wrote since can be opened by its next start.
+    group.hosts[FULL].stop().await;
+    group.hosts[FULL].start(false).await.unwrap();
+    group.reads_are_current("third").await;
+}

@@ -1,0 +1,351 @@
+//! What a manager does when a file in its directory is missing, empty, older, or of another manager: it refuses to
+//! start and changes nothing, or it is the manager that it was.
+
+mod table;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use warren_log::Engine;
+use warren_manager::Tuning;
+use warren_manager::config::CERTIFICATES;
+use warren_manager::raft::snapshot::Bounds;
+use warren_manager::recovery::seat::{self, Standing};
+use warren_testkit::scratch::Scratch;
+
+use self::table::{Damage, ROWS, Row, Verdict};
+use super::group::Group;
+use super::host::Host;
+use crate::restart::refuses;
+use crate::world::World;
+
+/// A snapshot now and then, and some log behind it.
+const SNAPSHOTS: Tuning = Tuning {
+    snapshots: Bounds { bytes: 1 << 20, entries: 40 },
+    keep_entries: 10,
+    history: 1 << 16,
+    certificates: CERTIFICATES,
+};
+/// The host under test: it joined, and got the number 2.
+const SUBJECT: usize = 1;
+const MEMBER: u64 = 2;
+
+/// Every file below a directory, by its path there.
+fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    fn collect(root: &Path, directory: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(root, &path, found);
+            } else {
+                found.insert(path.strip_prefix(root).unwrap().to_owned(), fs::read(&path).unwrap());
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    if directory.exists() {
+        collect(directory, directory, &mut found);
+    }
+    found
+}
+
+/// Copies a file or a directory with its permissions, over whatever is at `to`.
+fn copy(from: &Path, to: &Path) {
+    remove(to);
+    if !from.exists() {
+        return;
+    }
+    let done = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(done.success(), "cp {} {}", from.display(), to.display());
+}
+
+fn remove(path: &Path) {
+    if path.is_dir() {
+        fs::remove_dir_all(path).unwrap();
+    } else if path.exists() {
+        fs::remove_file(path).unwrap();
+    }
+}
+
+/// The snapshot below this data directory that its log points to: the only one after a start.
+fn snapshot(data_dir: &Path) -> PathBuf {
+    let found = fs::read_dir(data_dir.join("manager/snapshots")).unwrap().map(|entry| entry.unwrap().path());
+    let found = found.filter(|path| path.extension().is_none()).max();
+    found.expect("it was due after so many writes")
+}
+
+/// Where a row's file is below this data directory.
+fn path_of(row: &Row, data_dir: &Path, engine: Engine) -> PathBuf {
+    match row.file {
+        "snapshot" => snapshot(data_dir),
+        "log" => data_dir.join("manager").join(format!("raft.{engine}")),
+        "receipt" => data_dir.join("manager").join(format!("raft.{engine}.receipt")),
+        file => data_dir.join(file),
+    }
+}
+
+/// The directories of managers that are stopped.
+struct Copies {
+    scratch: Scratch,
+    group: Group,
+    other: Group,
+    engine: Engine,
+}
+
+async fn founded(engine: Engine) -> Group {
+    let mut host = Host::new("m1", SNAPSHOTS);
+    (host.engine, host.hybrid) = (engine, true);
+    let mut group = Group::founded_on(host).await;
+    group.add("m2").await;
+    group
+}
+
+async fn stop(group: &mut Group) {
+    for host in &mut group.hosts {
+        host.stop().await;
+    }
+}
+
+impl Copies {
+    /// Of the second of three managers `now`, and as it was `before` that.
+    async fn of(engine: Engine) -> Self {
+        let scratch = Scratch::new();
+        let mut other = founded(engine).await;
+        Self::write(&other, "other", 60).await;
+        stop(&mut other).await;
+        let mut group = founded(engine).await;
+        group.add("m3").await;
+        group.all_vote().await;
+        Self::write(&group, "early", 60).await;
+        stop(&mut group).await;
+        copy(&group.hosts[SUBJECT].data_dir(), &scratch.path().join("before"));
+        for host in &mut group.hosts {
+            host.start(false).await.unwrap();
+        }
+        group.leader().await;
+        Self::write(&group, "late", 70).await;
+        stop(&mut group).await;
+        let subject = &mut group.hosts[SUBJECT];
+        // Removes the snapshot that its log did not know of when it stopped, if there is one.
+        subject.start(false).await.unwrap();
+        subject.let_go().await;
+        copy(&subject.data_dir(), &scratch.path().join("now"));
+        Self { scratch, group, other, engine }
+    }
+
+    /// Services, until every manager has them.
+    async fn write(group: &Group, name: &str, count: usize) {
+        let leader = group.leader().await;
+        for number in 0..count {
+            group.create(leader, &format!("{name}{number}")).await.unwrap();
+        }
+        let index = group.hosts[leader].manager().store().read().index;
+        for host in &group.hosts {
+            let deadline = tokio::time::Instant::now() + crate::world::PATIENCE;
+            let store = host.manager().store();
+            assert!(store.until(|published| published.index >= index, deadline).await);
+        }
+    }
+
+    fn host(&mut self) -> &mut Host {
+        &mut self.group.hosts[SUBJECT]
+    }
+
+    /// The subject is as it was `now`.
+    fn reset(&mut self) {
+        let now = self.scratch.path().join("now");
+        copy(&now, &self.host().data_dir());
+    }
+
+    fn damage(&mut self, row: &Row, path: &Path) {
+        let source = match row.damage {
+            Damage::Missing => return remove(path),
+            Damage::Empty if path.is_dir() => {
+                return fs::read_dir(path).unwrap().for_each(|entry| {
+                    remove(&entry.unwrap().path());
+                });
+            }
+            Damage::Empty => return fs::File::options().write(true).open(path).unwrap().set_len(0).unwrap(),
+            Damage::Stray => return fs::write(path, "not of this manager\n").unwrap(),
+            Damage::OtherMember => self.group.hosts[2].data_dir(),
+            Damage::OtherCluster => self.other.hosts[SUBJECT].data_dir(),
+            Damage::Older => self.scratch.path().join("before"),
+        };
+        copy(&path_of(row, &source, self.engine), path);
+    }
+
+    /// The last entry that the log of the subject says is committed.
+    fn committed(&mut self) -> u64 {
+        let dir = self.host().data_dir().join("manager");
+        let Ok(Standing::Seated(seat)) = seat::look(&dir) else { panic!("{} has a member", dir.display()) };
+        warren_log::open(&dir, self.engine, seat.owner()).unwrap().load().unwrap().hard_state.commit
+    }
+
+    /// Who the manager is, and what it knows once it has applied the entry `committed`.
+    async fn started(&mut self, committed: u64) -> Result<(u64, String, u64, u64), String> {
+        let host = self.host();
+        host.start(false).await.map_err(|error| {
+            let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
+            causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+        })?;
+        let manager = host.manager();
+        let deadline = tokio::time::Instant::now() + crate::world::PATIENCE;
+        manager.store().until(|published| published.index >= committed, deadline).await;
+        let published = manager.store().read();
+        let who = (manager.store().own(), manager.cluster().to_string());
+        let found = (who.0, who.1, published.index, published.state.digest().value);
+        drop(published);
+        host.let_go().await;
+        Ok(found)
+    }
+
+    /// What is wrong with what the manager did, if something is.
+    async fn judge(&mut self, row: &Row, good: &(u64, String, u64, u64)) -> Result<(), String> {
+        let committed = good.2;
+        self.reset();
+        let data_dir = self.host().data_dir();
+        let path = path_of(row, &data_dir, self.engine);
+        self.damage(row, &path);
+        let before = self.kept(&data_dir);
+        let name = path_of_name(row, self.engine);
+        for _ in 0..2 {
+            match (self.started(committed).await, &row.verdict) {
+                (Ok(found), Verdict::Refused(_)) => return Err(format!("it started as {found:?}")),
+                (Ok(found), _) if found != *good => return Err(format!("it is {found:?}, not {good:?}")),
+                (Ok(_), _) => {}
+                (Err(error), Verdict::Refused(way_back)) => {
+                    if !(error.contains(&name) && error.contains(way_back)) {
+                        return Err(format!("wanted {name:?} and {way_back:?} in: {error}"));
+                    }
+                    let after = self.kept(&data_dir);
+                    let names = before.keys().chain(after.keys());
+                    let changed: Vec<_> =
+                        names.filter(|path| before.get(*path) != after.get(*path)).collect();
+                    if !changed.is_empty() {
+                        return Err(format!("refused, and yet it changed {changed:?}"));
+                    }
+                }
+                (Err(error), _) => return Err(format!("it refused: {error}")),
+            }
+        }
+        match row.verdict {
+            Verdict::Regenerated if !path.exists() => return Err("it was not made again".into()),
+            Verdict::Refused(_) if row.damage == Damage::Missing && path.exists() => {
+                return Err("another one was made in its place".into());
+            }
+            Verdict::Refused(_) => {}
+            _ => return Ok(()),
+        }
+        // The right file alone is the way back.
+        let below = path.strip_prefix(&data_dir).unwrap();
+        copy(&self.scratch.path().join("now").join(below), &path);
+        match self.started(committed).await {
+            Ok(found) if found == *good => Ok(()),
+            other => Err(format!("with the file put back: {other:?}")),
+        }
+    }
+
+    /// The files that a refusal must leave as they are: all but the lock, which names the last process, and the log
+    /// itself, in which the engine counts how often it was opened. What the log holds shows at the next start.
+    fn kept(&self, data_dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut files = files(data_dir);
+        let log = self.engine.path_in(Path::new("manager"));
+        files.retain(|path, _| path != Path::new("lock") && !path.starts_with(&log));
+        files
+    }
+}
+
+/// The name that a refusal must show.
+fn path_of_name(row: &Row, engine: Engine) -> String {
+    match row.file {
+        "snapshot" => "manager/snapshots/snapshot-".into(),
+        "log" | "receipt" => format!("manager/raft.{engine}"),
+        file => file.to_owned(),
+    }
+}
+
+async fn every_row_has_its_verdict(engine: Engine) {
+    let mut copies = Copies::of(engine).await;
+    let committed = copies.committed();
+    let good = copies.started(committed).await.unwrap();
+    assert_eq!(good.0, MEMBER);
+    let mut wrong = Vec::new();
+    for row in ROWS {
+        if let Err(why) = copies.judge(row, &good).await {
+            wrong.push(format!("{} {:?}: {why}", row.file, row.damage));
+        }
+    }
+    copies.reset();
+    assert!(wrong.is_empty(), "{} of {} rows:\n{}", wrong.len(), ROWS.len(), wrong.join("\n"));
+    assert_eq!(copies.started(committed).await.unwrap(), good);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_directory_is_refused_unchanged_or_starts_as_the_same_member_with_redb() {
+    every_row_has_its_verdict(Engine::Redb).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_directory_is_refused_unchanged_or_starts_as_the_same_member_with_sled() {
+    every_row_has_its_verdict(Engine::Sled).await;
+}
+
+/// The way in which a member once deleted its keys: its file was gone, it took itself for the first member, and that
+/// one had been removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn member_without_its_file_is_refused_where_the_first_member_was_removed() {
+    let mut group = Group::of_three().await;
+    group.add("m4").await;
+    group.remove(SUBJECT, "m1", true).await.unwrap();
+    let failed = tokio::time::timeout(crate::world::PATIENCE, group.hosts[0].manager_mut().failed()).await;
+    failed.expect("it hears that it was removed");
+    group.hosts[0].let_go().await;
+    group.hosts.remove(0);
+    group.all_vote().await;
+    let host = &mut group.hosts[0];
+    host.stop().await;
+    let manager = host.data_dir().join("manager");
+    let member = fs::read(manager.join("member")).unwrap();
+    remove(&manager.join("member"));
+    let before = files(&manager);
+    let refused = host.start(false).await;
+    if refused.is_ok() {
+        let failed = tokio::time::timeout(crate::world::PATIENCE, host.manager_mut().failed()).await;
+        panic!("it started, and {failed:?}; its CA key is there: {}", manager.join("ca.pem").exists());
+    }
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("manager/member is missing"), "{error}");
+    assert_eq!(files(&manager), before);
+    warren_security::files::write_private(&manager.join("member"), &member).unwrap();
+    host.start(false).await.unwrap();
+    assert_eq!(host.manager().store().own(), MEMBER);
+    group.leader().await;
+}
+
+/// The only manager of a cluster: `init` is run again over its directory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn init_over_a_damaged_directory_makes_no_other_cluster() {
+    let mut world = World::new().await;
+    let cluster = world.manager().cluster();
+    world.stop().await;
+    let manager = world.data_dir().join("manager");
+    let good = world.data_dir().with_extension("good");
+    copy(&manager, &good);
+    let log: &[&str] = &["raft.redb", "raft.redb.receipt"];
+    for missing in [&["member"][..], &["ca.pem"], &["manager.pem"], log] {
+        missing.iter().for_each(|file| remove(&manager.join(file)));
+        let before = files(&manager);
+        refuses(&world, true, &format!("manager/{} is missing", missing[0])).await;
+        refuses(&world, false, &format!("manager/{} is missing", missing[0])).await;
+        assert_eq!(files(&manager), before, "{missing:?}");
+        copy(&good, &manager);
+    }
+    // Nothing was sealed with it, and nobody else has it.
+    remove(&manager.join("content.key"));
+    world.start(true).await.unwrap();
+    assert_eq!(world.manager().cluster(), cluster);
+    assert!(manager.join("content.key").exists());
+    world.stop().await;
+    world.start(false).await.unwrap();
+}

@@ -82,6 +82,13 @@ impl Acknowledgements {
         std::mem::take(&mut self.changed).then(|| self.all())
     }
 
+    /// Only these members are left.
+    pub fn retain(&mut self, is_member: impl Fn(u64) -> bool) {
+        let before = self.members.len();
+        self.members.retain(|id, _| is_member(*id));
+        self.changed |= self.members.len() != before;
+    }
+
     /// The member left.
     pub fn forget(&mut self, member: u64) {
         self.changed |= self.members.remove(&member).is_some();

@@ -146,6 +146,8 @@ impl Machine {
                 }
                 if self.is_leader() || self.may_campaign() {
                     self.node.tick();
+                } else if self.must_not_lead() {
+                    self.expire_leader();
                 }
             }
             Event::Propose(proposals) => self.propose(proposals, effects),
@@ -317,6 +319,8 @@ impl Machine {
 
     fn install(&mut self, snapshot: &SnapshotMeta, effects: &mut Vec<Effect>) {
         let changed = *self.members() != snapshot.conf_state;
+        self.acknowledgements
+            .retain(|id| id == self.config.id || crate::members::include(&snapshot.conf_state, id));
         self.node.mut_store().install(snapshot.clone());
         self.proposals.cover(snapshot.index, effects);
         self.handed_out = snapshot.index;

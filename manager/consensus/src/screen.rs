@@ -43,9 +43,7 @@ pub(crate) fn well_formed(message: &Message) -> bool {
 
 /// What it says of members: each once, and no entry of a term that is yet to come.
 fn knows_what_can_be(message: &Message) -> bool {
-    let possible = |it: &Acknowledged| {
-        it.member != 0 && 0 < it.index && it.index < IMPOSSIBLE && 0 < it.term && it.term <= message.term
-    };
+    let possible = |it: &Acknowledged| it.member != 0 && 0 < it.index && it.index < IMPOSSIBLE && 0 < it.term;
     let in_order = message.acknowledged.windows(2).all(|pair| pair[0].member < pair[1].member);
     message.acknowledged.len() <= MOST_MEMBERS && in_order && message.acknowledged.iter().all(possible)
 }

@@ -24,11 +24,12 @@ use warren_proto::status::{DISK_FAILS, DISK_FULL, NO_LEADER, OTHER_LIFE, STOPPIN
 use warren_security::Peer;
 use warren_types::MemberId;
 
-use self::caller::CALLER;
+use self::caller::{CALLER, CALLER_MISSING};
 use self::request::{Kept, keep};
 use super::access::is_read;
 use crate::peers::Peers;
 use crate::peers::dial::was_not_sent;
+use crate::peers::roster::{MEMBER_ID_MISMATCH, MEMBER_REMOVED, MEMBER_UNKNOWN};
 use crate::store::Store;
 
 /// Calls of machines that are meant for this manager itself.
@@ -135,7 +136,7 @@ impl ProxyLayer {
                 Ok(response) if has_reason(response.headers(), &[NO_LEADER, STOPPING, OTHER_LIFE]) => {
                     refused = Some(response);
                 }
-                Ok(response) if is_of_disk(response.headers()) => {}
+                Ok(response) if is_of_disk(response.headers()) || is_of_relay(response.headers()) => {}
                 Ok(response) => {
                     return Some(response.map(|inner| Body::new(Placed { inner, _place: place })));
                 }
@@ -158,6 +159,13 @@ async fn send(mut channel: Channel, request: http::Request<Body>) -> Result<http
 
 fn is_of_disk(headers: &HeaderMap) -> bool {
     has_reason(headers, &[DISK_FULL, DISK_FAILS])
+}
+
+/// The other manager refuses this one, which is no answer to the caller.
+fn is_of_relay(headers: &HeaderMap) -> bool {
+    let refused = [MEMBER_REMOVED, MEMBER_UNKNOWN, MEMBER_ID_MISMATCH, CALLER_MISSING];
+    let status = Status::from_header_map(headers);
+    status.is_some_and(|status| refused.contains(&Problem::from(&status).reason.as_str()))
 }
 
 /// Whether these are the headers of a refusal for one of `reasons`. An answer has no status before its end.

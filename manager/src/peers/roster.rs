@@ -10,6 +10,10 @@ use warren_types::{ManagerAddress, ManagerId, MemberId};
 
 /// Reason of what a manager hears that was removed from the cluster.
 pub const MEMBER_REMOVED: &str = "MEMBER_REMOVED";
+/// Reason of a refusal of a member whose certificate and id do not belong together.
+pub const MEMBER_ID_MISMATCH: &str = "MEMBER_ID_MISMATCH";
+/// Reason of a refusal of a member that the state does not have.
+pub const MEMBER_UNKNOWN: &str = "MEMBER_UNKNOWN";
 /// Metadata of that: the number that was removed, and the id in the certificate of the manager that had it.
 const REMOVED: &str = "warren-removed-member";
 const REMOVED_MANAGER: &str = "warren-removed-manager";
@@ -134,12 +138,12 @@ impl From<Refused> for Status {
             Refused::Cluster { .. } => (Code::PermissionDenied, "OTHER_CLUSTER"),
             Refused::NotAManager(_) => (Code::PermissionDenied, "NOT_A_MANAGER"),
             Refused::Removed { .. } => (Code::FailedPrecondition, MEMBER_REMOVED),
-            Refused::MemberIdMismatch { .. } => (Code::FailedPrecondition, "MEMBER_ID_MISMATCH"),
+            Refused::MemberIdMismatch { .. } => (Code::FailedPrecondition, MEMBER_ID_MISMATCH),
             Refused::OlderLife { .. } => (Code::FailedPrecondition, OVERTAKEN),
             Refused::NewerLife { .. } => (Code::FailedPrecondition, OTHER_LIFE),
             Refused::Impostor { .. } => (Code::PermissionDenied, "IMPOSTOR"),
             Refused::Misdirected { .. } => (Code::FailedPrecondition, "MISDIRECTED"),
-            Refused::Unknown(_) => (Code::Unavailable, "MEMBER_UNKNOWN"),
+            Refused::Unknown(_) => (Code::Unavailable, MEMBER_UNKNOWN),
         };
         let said = match &refused {
             Refused::OlderLife { own, .. } | Refused::NewerLife { own, .. } => Some((LIFE, *own)),

@@ -114,7 +114,8 @@ pub struct Opened {
 /// # Errors
 /// [`RestoreError::LogMissing`].
 pub(crate) fn check_log_is_there(dir: &Path, engine: Engine) -> Result<(), RestoreError> {
-    match (warren_log::log_in(dir), Keyring::file_in(dir)) {
+    let snapshots = Some(dir.join(SNAPSHOTS)).filter(|path| path.exists());
+    match (warren_log::log_in(dir), Keyring::file_in(dir).or(snapshots)) {
         (None, Some(beside)) => Err(RestoreError::LogMissing { path: engine.path_in(dir), beside }),
         _ => Ok(()),
     }

@@ -125,7 +125,7 @@ pub fn go_on(data_dir: &Path, engine: Engine, whom: Whom, now: SystemTime) -> Re
 pub(crate) fn has_no_sealed_content(dir: &Path, engine: Engine, seat: &Seat) -> bool {
     // Its cluster is still being made.
     if warren_log::log_in(dir).is_none() {
-        return Keyring::file_in(dir).is_none() && seat.founders == [seat.member];
+        return Keyring::file_in(dir).is_none() && seat::is_init_pending(dir);
     }
     let loaded = warren_log::open(dir, engine, seat.owner()).and_then(|log| log.load());
     loaded.is_ok_and(|loaded| {

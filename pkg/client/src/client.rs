@@ -60,6 +60,11 @@ impl Client {
         Self { stale, ..self }
     }
 
+    /// Reads everything that was acknowledged, for what a write depends on.
+    pub(crate) fn linearizable(&self) -> Self {
+        self.clone().stale(false)
+    }
+
     /// Calls `tell` when something that is asked waits for the managers to have a leader, and an election would be
     /// over by then: at most once a call.
     #[must_use]

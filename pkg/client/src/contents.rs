@@ -129,7 +129,7 @@ impl Contents<'_> {
 
     /// Removes one, and answers what it was. Refused while a service or a task uses it.
     pub async fn remove(&self, text: &str) -> Result<v1::Content, Error> {
-        let before = self.get(text).await?;
+        let before = Contents { client: &self.client.linearizable(), kind: self.kind }.get(text).await?;
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
         removed(self.client.unary(self.reference(&before.id), call).await, before)
     }

@@ -74,6 +74,11 @@ pub struct NodeChange {
     pub availability: Option<Availability>,
 }
 
+/// Whether `text` is the beginning of `id`. No text is the beginning of none, as for managers.
+pub(crate) fn is_id_prefix(text: &str, id: &str) -> bool {
+    !text.is_empty() && id.starts_with(text)
+}
+
 pub(crate) fn reference(text: &str) -> v1::Reference {
     v1::Reference { reference: text.to_owned() }
 }
@@ -126,7 +131,7 @@ impl Services<'_> {
 
     /// Starts to remove a service; its tasks are stopped, then it is gone.
     pub async fn remove(&self, text: &str, version: Option<u64>) -> Result<v1::Service, Error> {
-        let before = self.get(text).await?;
+        let before = Services(&self.0.linearizable()).get(text).await?;
         let message = v1::RemoveServiceRequest { reference: before.id.clone(), version };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
         removed(self.0.unary(message, call).await, v1::Service { removing: true, ..before })
@@ -253,7 +258,7 @@ impl Nodes<'_> {
     /// Forgets a node, and answers what it was. One that is up and runs tasks is refused, unless `force` says
     /// that they are given up.
     pub async fn remove(&self, text: &str, force: bool) -> Result<v1::Node, Error> {
-        let before = self.get(text).await?;
+        let before = Nodes(&self.0.linearizable()).get(text).await?;
         let message = v1::RemoveNodeRequest { reference: before.id.clone(), force };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
         removed(self.0.unary(message, call).await, before)
@@ -319,5 +324,16 @@ impl Images<'_> {
     pub(crate) fn client(channel: Channel) -> ImagesClient<Channel> {
         let client = ImagesClient::new(channel).max_encoding_message_size(MAX_REQUEST);
         client.max_decoding_message_size(MAX_ANSWER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_text_is_no_id_prefix() {
+        assert!(is_id_prefix("ab", "abc") && is_id_prefix("abc", "abc"));
+        assert!(!is_id_prefix("", "abc") && !is_id_prefix("b", "abc"));
     }
 }

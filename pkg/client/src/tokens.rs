@@ -12,7 +12,7 @@ use warren_types::{NodeRole, TokenId};
 
 use crate::client::{Client, MAX_ANSWER};
 use crate::error::{Error, removed};
-use crate::handles::{PAGE_SIZE, reference};
+use crate::handles::{PAGE_SIZE, is_id_prefix, reference};
 use crate::{JoinToken, pages};
 
 /// What lets machines join.
@@ -82,12 +82,17 @@ impl Tokens<'_> {
 
     /// Makes the token with this id, or beginning of an id, useless; answers what it was.
     pub async fn remove(&self, text: &str) -> Result<v1::Token, Error> {
-        let mut before = self.list().await?;
-        before.retain(|token| token.id.starts_with(text));
+        let mut before = Tokens(&self.0.linearizable()).list().await?;
+        before.retain(|token| is_id_prefix(text, &token.id));
+        let before = (before.len() == 1).then(|| before.swap_remove(0));
+        let text = before.as_ref().map_or(text, |token| &token.id);
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
         let answer = self.0.unary(reference(text), call).await;
         // Of none or of several the manager says so.
-        if before.len() == 1 { removed(answer, before.swap_remove(0)) } else { answer }
+        match before {
+            Some(before) => removed(answer, before),
+            None => answer,
+        }
     }
 }
 

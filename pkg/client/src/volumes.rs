@@ -11,7 +11,7 @@ use warren_types::{VolumeId, VolumeName};
 
 use crate::client::{Client, MAX_ANSWER};
 use crate::error::{Error, removed};
-use crate::handles::{PAGE_SIZE, reference};
+use crate::handles::{PAGE_SIZE, is_id_prefix, reference};
 use crate::pages;
 
 /// What asking nodes for sizes may take: managers give each of them less, and ask all at once.
@@ -83,8 +83,8 @@ impl Volumes<'_> {
     /// while a service or a task uses it.
     pub async fn remove(&self, text: &str, purge: bool) -> Result<v1::Volume, Error> {
         // Without its size, for which its node would be asked.
-        let mut before = self.list(false).await?;
-        before.retain(|volume| volume.name == text || volume.id.starts_with(text));
+        let mut before = Volumes(&self.0.linearizable()).list(false).await?;
+        before.retain(|volume| volume.name == text || is_id_prefix(text, &volume.id));
         let before = (before.len() == 1).then(|| before.swap_remove(0));
         let reference = before.as_ref().map_or(text, |volume| &volume.id).to_owned();
         let message = v1::RemoveVolumeRequest { reference, purge };

@@ -17,6 +17,11 @@ impl Machine {
             MessageKind::Status => return self.receive_status(&message),
             MessageKind::Vote | MessageKind::PreVote if !self.may_vote_for(&message) => return,
             MessageKind::VoteResponse | MessageKind::PreVoteResponse if self.must_not_lead() => return,
+            MessageKind::VoteResponse | MessageKind::PreVoteResponse
+                if !message.reject && self.has_acknowledged_more(message.from) =>
+            {
+                return;
+            }
             MessageKind::Heartbeat => self.correct_heartbeat(&mut message, effects),
             _ => {}
         }
@@ -36,6 +41,7 @@ impl Machine {
         message.to == self.config.id
             && screen::well_formed(message)
             && screen::within_reach(message.term, raft.term)
+            && message.acknowledged.iter().all(|it| screen::within_reach(it.term, raft.term))
             && match message.kind {
                 MessageKind::TimeoutNow => self.may_campaign(),
                 // A follower would pass the question on. Who asks can ask the leader.

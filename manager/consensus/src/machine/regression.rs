@@ -63,6 +63,25 @@ impl Machine {
         }
     }
 
+    /// Whether `member` is known to have acknowledged an entry that cannot be in the log here, so that its vote proves
+    /// nothing.
+    pub(super) fn has_acknowledged_more(&self, member: u64) -> bool {
+        let log = &self.node.raft.raft_log;
+        let last = Position { term: log.last_term(), index: log.last_index() };
+        !self.config.accept_data_loss && self.acknowledgements.of(member).is_some_and(|known| known > last)
+    }
+
+    /// A tick of a member that must not lead, which raft's own tick might make a candidate. Raft answers no candidate
+    /// as long as it counts on a leader, and only ticks tell it that this one is silent.
+    pub(super) fn expire_leader(&mut self) {
+        let raft = &mut self.node.raft;
+        raft.election_elapsed += 1;
+        if raft.leader_id != INVALID_ID && raft.election_elapsed >= raft.election_timeout() {
+            let term = raft.term;
+            raft.become_follower(term, INVALID_ID);
+        }
+    }
+
     /// These are the members from now on; nothing need be known of those that left.
     pub(super) fn forget_who_left(&mut self, before: &ConfState, members: &ConfState) {
         let ConfState { voters, learners, voters_outgoing, .. } = before;

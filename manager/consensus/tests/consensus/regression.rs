@@ -284,6 +284,31 @@ fn member_that_acknowledged_more_votes_only_for_who_has_that_and_does_not_campai
     }
 }
 
+/// Raft counts on a leader that it heard until its own ticks say that it is silent.
+#[test]
+fn member_that_lacks_entries_votes_after_its_leader_fell_silent() {
+    let restored = Restored {
+        hard_state: warren_consensus::HardState { term: 1, vote: 0, commit: 1 },
+        entries: vec![entry(1)],
+        acknowledged: vec![Acknowledged { member: 1, index: 2, term: 1 }],
+        ..Restored::founding([1, 2, 3])
+    };
+    let (mut machine, _) = Machine::new(Config::new(1, 1), restored).unwrap();
+    machine.on(Event::Applied { index: 1 });
+    machine.on(Event::Message(message(MessageKind::Heartbeat, 2, 1)));
+    let mut vote = message(MessageKind::PreVote, 3, 2);
+    (vote.index, vote.log_term) = (2, 1);
+    let grants = |effects: &[Effect]| {
+        let is_grant = |it: &warren_consensus::Message| it.kind == MessageKind::PreVoteResponse && !it.reject;
+        effects.iter().any(|effect| matches!(effect, Effect::Send(all) if all.iter().any(is_grant)))
+    };
+    assert!(!grants(&machine.on(Event::Message(vote.clone()))), "it hears a leader");
+    for _ in 0..60 {
+        machine.on(Event::Tick);
+    }
+    assert!(grants(&machine.on(Event::Message(vote))), "its leader is silent");
+}
+
 /// Ticks until a leader can commit, after the members in `started` of three were down together: mean and longest.
 fn ticks_to_elect(started: usize) -> (f64, usize) {
     let mut all = Vec::new();

@@ -12,6 +12,8 @@ use crate::peers::roster::manager_of;
 /// Metadata of a relayed call: who called the manager that relays it, as [`encode`] writes it. Of others than managers
 /// it is worth nothing.
 pub const CALLER: &str = "warren-caller";
+/// Reason of a refusal of a relayed call without a caller.
+pub const CALLER_MISSING: &str = "CALLER_MISSING";
 
 /// `certificate ROLE ID ADDRESS`, `local UID GID` or `anonymous ADDRESS`; none has spaces in it. Nothing for whom no
 /// manager relays calls.
@@ -58,7 +60,7 @@ pub fn relayed_caller<B>(peers: &Peers, request: &http::Request<B>) -> Result<Op
     manager_of(identity, cluster).and_then(|id| directory.caller(id))?;
     let caller = text.to_str().ok().and_then(|text| decode(text, cluster));
     let unknown =
-        || Problem::new(Code::InvalidArgument, "CALLER", "the relayed call does not say who makes it");
+        || Problem::new(Code::InvalidArgument, CALLER_MISSING, "the relayed call does not say who makes it");
     let caller = Arc::new(caller.ok_or_else(unknown)?);
     Ok(Some(Peer::Relayed { caller, by: identity.clone() }))
 }

@@ -1,6 +1,6 @@
 //! Histories from seeds. `WARREN_SIM_SEED=N` replays one; with `WARREN_SIM_TRACE` set it prints every event.
 
-use warren_test_sim::{Defect, History, run, run_with};
+use warren_test_sim::{Defect, History, Violation, run, run_with};
 use warren_testkit::soak;
 
 use crate::many::{all_good, run_all};
@@ -142,9 +142,10 @@ fn mistakes_are_found() {
         (Defect::NeverAlone, "whoever minds"),
         (Defect::SoonAlone, "nobody is left off too early"),
     ] {
-        let found = (0..400).find_map(|seed| run_with(seed, Some(defect)).err());
-        let found = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
-        assert!(found.what.starts_with(invariant), "{defect:?} was found as {found}");
+        // One mistake may break more than one thing, whichever a seed meets first.
+        let is_meant = |found: &Violation| found.what.starts_with(invariant);
+        let found = (0..400).find_map(|seed| run_with(seed, Some(defect)).err().filter(is_meant));
+        let found = found.unwrap_or_else(|| panic!("{defect:?} was not found by: {invariant}"));
         println!("{defect:?} was found in seed {}, after {} events", found.seed, found.events);
     }
 }

@@ -112,7 +112,7 @@ fn state_probe(own: MemberId, agreement: Agreement) -> Probe {
 /// What was acknowledged is there, as far as this manager knows.
 fn durability_probe(store: Store) -> Probe {
     Probe::new("durability", move || {
-        std::future::ready(durability::Shown(store.read().durability).problem().map_or(Ok(()), Err))
+        std::future::ready(durability::problem(store.read().durability).map_or(Ok(()), Err))
     })
 }
 

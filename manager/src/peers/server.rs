@@ -21,7 +21,7 @@ use super::roster::{Caller, Refused, manager_of};
 use super::sessions::{ProgressStream, RelayStream, SessionCalls};
 use super::{End, Peers, codec, forward};
 use crate::controllers::Waits;
-use crate::durability::Shown;
+use crate::durability;
 use crate::raft::codec as commands;
 use crate::session::Registry;
 use crate::stamp::Stamp;
@@ -202,7 +202,7 @@ pub fn own_status(store: &Store, registry: &Registry, waits: &Waits, peers: &Pee
         waits: why.map_or_else(String::new, |why| why.to_string()),
         waits_for: why.and_then(|why| why.member()).unwrap_or(0),
         later_life: peers.later_life(),
-        durability: Shown(*durability).problem().unwrap_or_default(),
+        durability: durability::problem(*durability).unwrap_or_default(),
         digests: store
             .digests()
             .iter()

@@ -9,7 +9,7 @@ use warren_log::SnapshotMeta;
 use super::compaction::Compaction;
 use super::keeper::Write;
 use super::{Driver, DriverError, News, Waiting};
-use crate::durability::Shown;
+use crate::durability;
 use crate::raft::{codec, disk};
 use crate::store::{self, Batch, Published, Role, Written};
 
@@ -78,7 +78,7 @@ impl Driver {
     }
 
     fn take_durability(&mut self, durability: Durability) {
-        match Shown(durability).problem() {
+        match durability::problem(durability) {
             Some(problem) => tracing::error!("{problem}"),
             None => tracing::info!("this manager has what it acknowledged again, and votes"),
         }

@@ -1,34 +1,57 @@
 //! Ports of 127.0.0.1 that nobody uses.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
 
-static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+/// Below the ports that Linux gives to outgoing connections (`ip_local_port_range`, 32768 and up by default): one of
+/// those may be taken between the choice of a port and its use, or while a server is stopped.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
-/// A TCP port that is free now and that this process was not given before. Another process may still take it
-/// before it is used: tests that can live in their own network namespace should, and use fixed ports there.
+/// The ports of this process, each with a lock that other test processes see.
+static GIVEN: Mutex<BTreeMap<u16, UnixListener>> = Mutex::new(BTreeMap::new());
+
+/// A TCP port that is free and that no test process is given while this one lives.
 #[must_use]
 pub fn free() -> u16 {
-    loop {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
-        let port = listener.local_addr().expect("a bound socket has an address").port();
-        if GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port) {
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    // Processes begin at different places, so that they seldom try the same port.
+    let first = std::process::id().wrapping_mul(61);
+    let size = u32::from(PORTS.end - PORTS.start);
+    let candidates = (0..size).map(|step| PORTS.start + (first.wrapping_add(step) % size) as u16);
+    for port in candidates {
+        if given.contains_key(&port) {
+            continue;
+        }
+        let Ok(lock) = lock(port) else { continue };
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            given.insert(port, lock);
             return port;
         }
     }
+    panic!("every port of {PORTS:?} is in use");
+}
+
+/// An abstract socket: its name is taken in this network namespace until the process ends.
+fn lock(port: u16) -> std::io::Result<UnixListener> {
+    UnixListener::bind_addr(&SocketAddr::from_abstract_name(format!("warren-test-port-{port}"))?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
-    fn no_port_is_given_twice_and_each_is_free() {
+    fn ports_are_distinct_free_and_locked() {
         let ports: BTreeSet<u16> = (0..50).map(|_| free()).collect();
         assert_eq!(ports.len(), 50);
-        // All of them at once, so that one which is merely in the set cannot pass for free.
-        let held: Vec<_> = ports.iter().map(|port| TcpListener::bind(("127.0.0.1", *port))).collect();
-        assert!(held.iter().filter(|bound| bound.is_ok()).count() >= 45, "{held:?}");
+        let held: Vec<_> =
+            ports.iter().map(|port| TcpListener::bind(("127.0.0.1", *port)).unwrap()).collect();
+        assert_eq!(held.len(), 50);
+        assert!(ports.iter().all(|port| PORTS.contains(port) && lock(*port).is_err()));
     }
 }

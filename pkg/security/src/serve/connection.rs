@@ -10,15 +10,15 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use super::stay::Stay;
+use super::anonymous::AnonymousQuota;
 use crate::Peer;
 
 /// A connection whose peer is known. Requests on it carry the [`Peer`] in their extensions.
 pub struct Connection {
     io: Io,
     peer: Peer,
-    /// Of a stranger only.
-    stay: Option<Stay>,
+    /// Of an anonymous peer only.
+    quota: Option<AnonymousQuota>,
 }
 
 enum Io {
@@ -27,16 +27,16 @@ enum Io {
 }
 
 impl Connection {
-    pub(super) fn tls(stream: TlsStream<TcpStream>, peer: Peer, stay: Option<Stay>) -> Self {
-        Self { io: Io::Tls(Box::new(stream)), peer, stay }
+    pub(super) fn tls(stream: TlsStream<TcpStream>, peer: Peer, quota: Option<AnonymousQuota>) -> Self {
+        Self { io: Io::Tls(Box::new(stream)), peer, quota }
     }
 
     pub(super) fn local(stream: UnixStream, peer: Peer) -> Self {
-        Self { io: Io::Local(stream), peer, stay: None }
+        Self { io: Io::Local(stream), peer, quota: None }
     }
 
-    fn check_stay(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        self.stay.as_mut().map_or(Ok(()), |stay| stay.check(context))
+    fn check_quota(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        self.quota.as_mut().map_or(Ok(()), |quota| quota.check(context))
     }
 
     /// Who is at the other end.
@@ -65,14 +65,14 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.check_stay(context)?;
+        self.check_quota(context)?;
         let before = buffer.filled().len();
         let read = match &mut self.io {
             Io::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
             Io::Local(stream) => Pin::new(stream).poll_read(context, buffer),
         };
-        if let Some(stay) = &mut self.stay {
-            stay.heard(buffer.filled().len() - before)?;
+        if let Some(quota) = &mut self.quota {
+            quota.count(buffer.filled().len() - before)?;
         }
         read
     }
@@ -84,7 +84,7 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.check_stay(context)?;
+        self.check_quota(context)?;
         match &mut self.io {
             Io::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
             Io::Local(stream) => Pin::new(stream).poll_write(context, bytes),
@@ -96,7 +96,7 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.check_stay(context)?;
+        self.check_quota(context)?;
         match &mut self.io {
             Io::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
             Io::Local(stream) => Pin::new(stream).poll_write_vectored(context, slices),

@@ -8,14 +8,39 @@ use warren_proto::status::DISK_FULL;
 /// Where a manager says more than its answer does.
 const MANAGER_LOG: &str = "read what the manager wrote to standard error, on its machine (`journalctl --unit UNIT` \
                            where systemd runs it); `warren manager ls` shows where the managers are";
+/// Reason of the refusal of a create that was carried out before, and whose object was changed since.
+const CHANGED_SINCE_CREATED: &str = "CHANGED_SINCE_CREATED";
 /// What to do while nobody leads.
 const LEADERLESS: &str = "see which managers answer with `warren manager ls --stale`, and start the others; if most \
                           are lost for good, stop one that is left and make it the cluster: `warren manager init \
                           --force-new-cluster` on its machine, with the --data-dir that it has";
 
-/// `what` did not happen because of `error`.
+/// What to do when it may be our own write that is in the way.
+const UNCONFIRMED: &str = "look at what there is now with `inspect` or `ls`, then try again";
+
+/// `what` did not happen because of `error`, or may have happened all the same.
 pub fn of_client(what: impl Into<String>, error: Error) -> Failure {
-    let (exit, hint) = match &error {
+    let (what, why, is_unconfirmed) = (what.into(), error.to_string(), error.is_unconfirmed());
+    let end = match &error {
+        Error::Unconfirmed { end, .. } => end,
+        error => error,
+    };
+    let what = match end {
+        Error::Refused { problem } if problem.reason == CHANGED_SINCE_CREATED => format!("{what} again"),
+        _ if is_unconfirmed => format!("{what}, as far as is known"),
+        _ => what,
+    };
+    let failure = of_end(what, end);
+    match failure.exit {
+        _ if !is_unconfirmed => failure,
+        Exit::Conflict | Exit::NotFound => Failure { why, hint: UNCONFIRMED.to_owned(), ..failure },
+        _ => Failure { why, ..failure },
+    }
+}
+
+/// `what` did not happen because of `error`, which is all there is to say.
+fn of_end(what: String, error: &Error) -> Failure {
+    let (exit, hint) = match error {
         Error::NoContext { .. } => {
             let hint = "run `warren manager init` on this machine, or pass --manager or --context";
             return Failure::new(Exit::Usage, what, "there is no cluster context", hint);
@@ -24,8 +49,8 @@ pub fn of_client(what: impl Into<String>, error: Error) -> Failure {
             return Failure::invalid(what, problem.violations.clone());
         }
         no_leader if no_leader.is_no_leader() => (Exit::Unreachable, LEADERLESS),
-        Error::Refused { problem } if problem.reason == "CHANGED_SINCE_CREATED" => {
-            (Exit::Conflict, "it was created; look at what it is now with `inspect`")
+        Error::Refused { problem } if problem.reason == CHANGED_SINCE_CREATED => {
+            (Exit::Conflict, "look at what it is now with `inspect`")
         }
         Error::Refused { problem } if problem.reason == DISK_FULL => {
             let hint = "make room on that disk, or ask another manager with --manager; `--stale` shows what this \
@@ -46,9 +71,10 @@ pub fn of_client(what: impl Into<String>, error: Error) -> Failure {
         Error::Denied { .. } => {
             (Exit::Denied, "use a context that may do this, or become root or a member of group warren")
         }
+        Error::Unconfirmed { end, .. } => return of_end(what, end),
         Error::Input(_) => (Exit::Failed, "check what is to be sent"),
     };
-    Failure::new(exit, what, &error, hint)
+    Failure::new(exit, what, error, hint)
 }
 
 /// As [`of_client`], with a `hint` of its own for what is refused by this `reason`.
@@ -137,6 +163,43 @@ mod tests {
         );
         assert!(failure.hint.contains("`warren manager init --force-new-cluster`"), "{failure}");
         assert!(failure.hint.contains("--data-dir"), "{failure}");
+    }
+
+    fn unconfirmed(end: Problem) -> Failure {
+        let end = Box::new(Error::Refused { problem: end });
+        of_client("service web was not updated", Error::Unconfirmed { address: "a:1".into(), end })
+    }
+
+    #[test]
+    fn refusal_of_an_unconfirmed_write_does_not_claim_that_nothing_happened() {
+        let conflict = Problem::new(Code::Aborted, "VERSION_CONFLICT", "service web is at version 7, not 5");
+        insta::assert_snapshot!(unconfirmed(conflict), @r"
+        service web was not updated, as far as is known
+          why: service web is at version 7, not 5; an attempt at a:1 was not confirmed and may have been applied
+          try: look at what there is now with `inspect` or `ls`, then try again
+        ");
+        let taken = Problem::new(Code::AlreadyExists, "ALREADY_EXISTS", "there is a service web");
+        assert_eq!(
+            (unconfirmed(taken.clone()).exit, unconfirmed(taken).hint.as_str()),
+            (Exit::Conflict, UNCONFIRMED)
+        );
+        let leaderless = unconfirmed(Problem::new(Code::Unavailable, "NO_LEADER", "nobody leads"));
+        assert_eq!((leaderless.exit, leaderless.hint.as_str()), (Exit::Unreachable, LEADERLESS));
+        // A manager that does not know says so itself.
+        let late = refused(Problem::new(Code::Unavailable, "UNCONFIRMED", "the write may still happen"));
+        assert_eq!(late.what, "service web was not created, as far as is known");
+        assert_eq!(late.why, "the write may still happen");
+    }
+
+    #[test]
+    fn create_that_was_carried_out_and_changed_since_is_told_as_a_repetition() {
+        let changed =
+            Problem::new(Code::AlreadyExists, "CHANGED_SINCE_CREATED", "service web was changed since");
+        for failure in [refused(changed.clone()), unconfirmed(changed)] {
+            assert!(failure.what.ends_with("d again"), "{failure}");
+            assert!(failure.why.starts_with("service web was changed since"), "{failure}");
+            assert!(!failure.hint.contains("created"), "{failure}");
+        }
     }
 
     #[test]

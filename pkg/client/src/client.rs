@@ -38,20 +38,24 @@ pub(crate) const MAX_ANSWER: usize = 64 << 20;
 pub struct Client {
     links: Arc<Links>,
     stale: bool,
+    /// What is asked changes something.
+    writes: bool,
     leaderless: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { links, stale, leaderless: _ } = self;
-        f.debug_struct("Client").field("links", links).field("stale", stale).finish_non_exhaustive()
+        let Self { links, stale, writes, leaderless: _ } = self;
+        let mut shown = f.debug_struct("Client");
+        shown.field("links", links).field("stale", stale).field("writes", writes).finish_non_exhaustive()
     }
 }
 
 impl Client {
     /// Connects to one of the managers that `target` names; fails within seconds when none can be reached.
     pub async fn connect(target: &Target) -> Result<Self, Error> {
-        Ok(Self { links: Arc::new(Links::connect(target).await?), stale: false, leaderless: None })
+        let links = Arc::new(Links::connect(target).await?);
+        Ok(Self { links, stale: false, writes: false, leaderless: None })
     }
 
     /// Reads what the manager that answers has, which may be older than what was written, also without a leader.
@@ -63,6 +67,11 @@ impl Client {
     /// Reads everything that was acknowledged, for what a write depends on.
     pub(crate) fn linearizable(&self) -> Self {
         self.clone().stale(false)
+    }
+
+    /// For what changes something: when an attempt may have been applied, an error of a later one says so.
+    pub(crate) fn writing(&self) -> Self {
+        Self { writes: true, ..self.clone() }
     }
 
     /// Calls `tell` when something that is asked waits for the managers to have a leader, and an election would be
@@ -222,7 +231,7 @@ impl Client {
         let mut failed = 0;
         let mut said: Option<Error> = None;
         let mut leaderless = Leaderless::new();
-        let mut attempts = Attempts::default();
+        let mut attempts = Attempts::new(self.writes);
         loop {
             let link = self.link();
             let mut request = self.request(message.clone());
@@ -236,8 +245,9 @@ impl Client {
                 }
                 Ok(Err(status)) => status,
                 Err(_) => {
+                    attempts.note_lost(&link.address);
                     let late = || Error::NoAnswer { address: link.address.to_string(), after: within };
-                    return Err(said.map_or_else(late, |said| attempts.name_in(said)));
+                    return Err(attempts.conclude(said.map_or_else(late, |said| attempts.name_in(said))));
                 }
             };
             self.links.heard(status.metadata());
@@ -252,18 +262,19 @@ impl Client {
                 Some(said) if retry::may_heal(&status) && said.outweighs(&error) => said,
                 _ => error,
             };
-            attempts.note(&link.address, &status);
+            attempts.note(&link, &status);
             let is_over = leaderless.is_over() || attempts.are_all_full(self.links.count());
             let pause = retry::pause(failed, &status, self.links.count()).filter(|_| !is_over);
             let Some(pause) = pause.filter(|_| link.refusal.get().is_none()) else {
-                return Err(if retry::may_heal(&status) { attempts.name_in(error) } else { error });
+                let error = if retry::may_heal(&status) { attempts.name_in(error) } else { error };
+                return Err(attempts.conclude(error));
             };
             let next = async {
                 sleep(pause).await;
                 self.follow(&link).await;
             };
             if timeout_at(deadline, next).await.is_err() {
-                return Err(attempts.name_in(error));
+                return Err(attempts.conclude(attempts.name_in(error)));
             }
             said = Some(error);
         }

@@ -78,7 +78,7 @@ impl Contents<'_> {
             data: Bytes::from_owner(data),
         };
         let call = |channel, request| async move { Self::client(channel).create(request).await };
-        self.client.unary(message, call).await
+        self.client.writing().unary(message, call).await
     }
 
     /// Gives one new bytes, with `version` only if it still has it. Services that use it follow.
@@ -92,7 +92,7 @@ impl Contents<'_> {
         let (kind, reference) = (self.wire_kind(), text.to_owned());
         let message = v1::UpdateContentRequest { kind, reference, version, data: Bytes::from_owner(data) };
         let call = |channel, request| async move { Self::client(channel).update(request).await };
-        self.client.unary(message, call).await
+        self.client.writing().unary(message, call).await
     }
 
     /// The one with this name, id or beginning of an id.
@@ -131,6 +131,6 @@ impl Contents<'_> {
     pub async fn remove(&self, text: &str) -> Result<v1::Content, Error> {
         let before = Contents { client: &self.client.linearizable(), kind: self.kind }.get(text).await?;
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
-        removed(self.client.unary(self.reference(&before.id), call).await, before)
+        removed(self.client.writing().unary(self.reference(&before.id), call).await, before)
     }
 }

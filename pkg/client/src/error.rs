@@ -21,6 +21,19 @@ pub(crate) fn removed<R>(answer: Result<R, Error>, before: R) -> Result<R, Error
 /// Reason of a refusal to say whether a write happened.
 pub(crate) const UNCONFIRMED: &str = "UNCONFIRMED";
 
+/// Whether a write may have been applied whose attempt ended with this: the answer was lost, or the manager does not
+/// know. Any other reason of a manager says what became of it, and a call that found no connection was not sent.
+pub(crate) fn may_have_been_applied(status: &Status) -> bool {
+    let was_sent = status_source::<DialError>(status).is_none();
+    let is_broken = std::error::Error::source(status).is_some()
+        || matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled);
+    match Problem::from(status).reason.as_str() {
+        UNCONFIRMED => true,
+        "" => was_sent && is_broken,
+        _ => false,
+    }
+}
+
 /// What went wrong between a person and a manager.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -103,6 +116,14 @@ pub enum Error {
         /// In its words.
         problem: Problem,
     },
+    /// A write failed, and an attempt of it that was not confirmed may have been applied all the same.
+    #[error("{end}; an attempt at {address} was not confirmed and may have been applied")]
+    Unconfirmed {
+        /// Address or socket of the manager that the attempt was sent to.
+        address: String,
+        /// What the last attempt ended with.
+        end: Box<Error>,
+    },
     /// What the caller gave to be sent could not be read.
     #[error("cannot read what is to be sent: {0}")]
     Input(#[source] std::io::Error),
@@ -111,7 +132,20 @@ pub enum Error {
 impl Error {
     /// The manager's answer that what was asked for does not exist.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::Refused { problem } if problem.code == Code::NotFound)
+        match self {
+            Self::Refused { problem } => problem.code == Code::NotFound,
+            Self::Unconfirmed { end, .. } => end.is_not_found(),
+            _ => false,
+        }
+    }
+
+    /// A write failed that may have been applied.
+    pub fn is_unconfirmed(&self) -> bool {
+        match self {
+            Self::Refused { problem } => problem.reason == UNCONFIRMED,
+            Self::Unconfirmed { .. } => true,
+            _ => false,
+        }
     }
 
     /// The managers that answer know of no leader.
@@ -123,7 +157,7 @@ impl Error {
     /// whatever came after it, and what one manager says of all is worth more than that another cannot be reached.
     pub(crate) fn outweighs(&self, later: &Self) -> bool {
         let weight = |error: &Self| match error {
-            Self::Refused { problem } if problem.reason == UNCONFIRMED => 2,
+            error if error.is_unconfirmed() => 2,
             Self::Refused { problem } if problem.reason == OTHER_LIFE => 1,
             error if error.is_no_leader() => 1,
             _ => 0,

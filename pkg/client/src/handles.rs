@@ -93,13 +93,18 @@ impl Services<'_> {
     pub async fn create(&self, id: ServiceId, spec: &ServiceSpec) -> Result<v1::Service, Error> {
         let message = v1::CreateServiceRequest { id: id.to_string(), spec: Some(spec.into()) };
         let call = |channel, request| async move { Self::client(channel).create(request).await };
-        self.0.unary(message, call).await
+        self.0.writing().unary(message, call).await
     }
 
     /// The service with this name, id or beginning of an id.
     pub async fn get(&self, text: &str) -> Result<v1::Service, Error> {
         let call = |channel, request| async move { Self::client(channel).get(request).await };
         self.0.unary(reference(text), call).await
+    }
+
+    /// As [`Services::get`], for what a write depends on.
+    async fn newest(&self, text: &str) -> Result<v1::Service, Error> {
+        Services(&self.0.linearizable()).get(text).await
     }
 
     /// All services, a page at a time.
@@ -126,15 +131,15 @@ impl Services<'_> {
         let (reference, replicas) = (text.to_owned(), i64::from(replicas));
         let message = v1::ScaleServiceRequest { reference, version, replicas };
         let call = |channel, request| async move { Self::client(channel).scale(request).await };
-        self.0.unary(message, call).await
+        self.0.writing().unary(message, call).await
     }
 
     /// Starts to remove a service; its tasks are stopped, then it is gone.
     pub async fn remove(&self, text: &str, version: Option<u64>) -> Result<v1::Service, Error> {
-        let before = Services(&self.0.linearizable()).get(text).await?;
+        let before = self.newest(text).await?;
         let message = v1::RemoveServiceRequest { reference: before.id.clone(), version };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
-        removed(self.0.unary(message, call).await, v1::Service { removing: true, ..before })
+        removed(self.0.writing().unary(message, call).await, v1::Service { removing: true, ..before })
     }
 
     /// Makes `spec` what is wanted; with `version` only if the service still has it. Its tasks are replaced one
@@ -146,10 +151,15 @@ impl Services<'_> {
         version: Option<u64>,
         force: bool,
     ) -> Result<v1::Service, Error> {
+        let version = match version {
+            // To replace all tasks twice, because the first answer was lost, is not what was asked.
+            None if force => Some(self.newest(text).await?.version),
+            version => version,
+        };
         let (reference, spec) = (text.to_owned(), Some(spec.into()));
         let message = v1::UpdateServiceRequest { reference, version, spec, force };
         let call = |channel, request| async move { Self::client(channel).update(request).await };
-        self.0.unary(message, call).await
+        self.0.writing().unary(message, call).await
     }
 
     /// Makes an earlier revision the current one again, under a new number; `None` is the one before the
@@ -162,12 +172,12 @@ impl Services<'_> {
     ) -> Result<v1::Service, Error> {
         let version = match (revision, version) {
             // To go back one twice, because the first answer was lost, would be to go nowhere.
-            (None, None) => Some(self.get(text).await?.version),
+            (None, None) => Some(self.newest(text).await?.version),
             (_, version) => version,
         };
         let message = v1::RollbackServiceRequest { reference: text.to_owned(), version, revision };
         let call = |channel, request| async move { Self::client(channel).rollback(request).await };
-        self.0.unary(message, call).await
+        self.0.writing().unary(message, call).await
     }
 
     /// The revisions that can be returned to, newest first.
@@ -252,7 +262,7 @@ impl Nodes<'_> {
             availability: availability.into(),
         };
         let call = |channel, request| async move { Self::client(channel).update(request).await };
-        self.0.unary(message, call).await
+        self.0.writing().unary(message, call).await
     }
 
     /// Forgets a node, and answers what it was. One that is up and runs tasks is refused, unless `force` says
@@ -261,7 +271,7 @@ impl Nodes<'_> {
         let before = Nodes(&self.0.linearizable()).get(text).await?;
         let message = v1::RemoveNodeRequest { reference: before.id.clone(), force };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
-        removed(self.0.unary(message, call).await, before)
+        removed(self.0.writing().unary(message, call).await, before)
     }
 }
 
@@ -317,7 +327,8 @@ impl Images<'_> {
         let unused_for_ms = u64::try_from(unused_for.as_millis()).unwrap_or(u64::MAX);
         let message = v1::PruneImagesRequest { nodes, unused_for_ms };
         let call = |channel, request| async move { Self::client(channel).prune(request).await };
-        let answer: v1::PruneImagesResponse = self.0.unary_within(PRUNE_DEADLINE, message, call).await?;
+        let answer: v1::PruneImagesResponse =
+            self.0.writing().unary_within(PRUNE_DEADLINE, message, call).await?;
         Ok(answer.nodes)
     }
 

@@ -4,7 +4,8 @@
 //! It never keeps what it was told (no caches), never waits without a bound, and never shows key material in
 //! an error or a `Debug`. Every request may be repeated, since creates carry an id that the caller made and
 //! all else says what is wanted; that is why unary calls are simply tried again while managers are
-//! unavailable.
+//! unavailable. A write that fails although one of its attempts may have been applied says so
+//! ([`Error::Unconfirmed`]).
 //! Start reading at [`client`]; [`error`] says how a call can end.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -11,7 +11,7 @@ use warren_types::{ManagerAddress, Suffrage};
 use zeroize::Zeroizing;
 
 use crate::client::{Client, MAX_ANSWER, error};
-use crate::error::Error;
+use crate::error::{Error, removed};
 use crate::link::Link;
 
 /// Longest silence of a manager that writes a backup: it finds the key first, which takes a slow machine a while.
@@ -53,21 +53,29 @@ impl Managers<'_> {
             address: address.map(|address| address.to_string()).unwrap_or_default(),
         };
         let call = |channel, request| async move { Self::client(channel).update(request).await };
-        self.0.unary(message, call).await
+        self.0.writing().unary(message, call).await
     }
 
     /// Has a manager leave the cluster, and answers what it was. One that answers stays, unless `force` says otherwise.
     pub async fn remove(&self, text: &str, force: bool) -> Result<v1::Manager, Error> {
-        let message = v1::RemoveManagerRequest { reference: text.to_owned(), force };
+        // By id, since a manager that is gone is not known by its name any more.
+        let known = Managers(&self.0.linearizable()).list().await?.managers;
+        let before = known.into_iter().find(|manager| manager.name == text || manager.id == text);
+        let reference = before.as_ref().map_or(text, |manager| &manager.id).to_owned();
+        let message = v1::RemoveManagerRequest { reference, force };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
-        self.0.unary(message, call).await
+        let answer = self.0.writing().unary(message, call).await;
+        match before {
+            Some(before) => removed(answer, v1::Manager { removing: true, ..before }),
+            None => answer,
+        }
     }
 
     /// Has another manager lead: `to`, or whoever is furthest. Answers who leads then.
     pub async fn transfer_leadership(&self, to: Option<&str>) -> Result<v1::Manager, Error> {
         let message = v1::TransferLeadershipRequest { to: to.unwrap_or_default().to_owned() };
         let call = |channel, request| async move { Self::client(channel).transfer_leadership(request).await };
-        self.0.unary(message, call).await
+        self.0.writing().unary(message, call).await
     }
 
     /// Has a backup written, encrypted with the passphrase.

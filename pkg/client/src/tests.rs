@@ -5,3 +5,4 @@ mod connections;
 mod fake;
 mod following;
 mod streams;
+mod writes;

@@ -58,7 +58,7 @@ impl Tokens<'_> {
             max_uses: wish.max_uses,
         };
         let call = |channel, request| async move { Self::client(channel).create(request).await };
-        Ok(NewToken { token: self.0.unary(message, call).await?, secret })
+        Ok(NewToken { token: self.0.writing().unary(message, call).await?, secret })
     }
 
     /// All tokens, a page at a time.
@@ -87,7 +87,7 @@ impl Tokens<'_> {
         let before = (before.len() == 1).then(|| before.swap_remove(0));
         let text = before.as_ref().map_or(text, |token| &token.id);
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
-        let answer = self.0.unary(reference(text), call).await;
+        let answer = self.0.writing().unary(reference(text), call).await;
         // Of none or of several the manager says so.
         match before {
             Some(before) => removed(answer, before),

@@ -51,7 +51,7 @@ impl Volumes<'_> {
         let (id, name) = (id.to_string(), name.to_string());
         let message = v1::CreateVolumeRequest { id, name, driver, options, labels, node };
         let call = |channel, request| async move { Self::client(channel).create(request).await };
-        self.0.unary(message, call).await
+        self.0.writing().unary(message, call).await
     }
 
     /// The volume with this name, id or beginning of an id, with its size if its node says it.
@@ -89,7 +89,7 @@ impl Volumes<'_> {
         let reference = before.as_ref().map_or(text, |volume| &volume.id).to_owned();
         let message = v1::RemoveVolumeRequest { reference, purge };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
-        let answer = self.0.unary_within(PURGE_DEADLINE, message, call).await;
+        let answer = self.0.writing().unary_within(PURGE_DEADLINE, message, call).await;
         // Of none or of several the manager says so.
         match before {
             Some(before) => removed(answer, before),

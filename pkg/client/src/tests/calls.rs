@@ -116,8 +116,8 @@ async fn a_list_that_does_not_advance_ends() {
 #[tokio::test]
 async fn going_back_one_is_not_done_twice_when_its_answer_was_lost() {
     let lost = Err(Status::unavailable("the manager stops"));
-    let rollbacks = [lost, Ok(service("web")), Ok(service("web"))];
-    let manager = Manager::new(Script { rollbacks: rollbacks.into(), ..Script::default() });
+    let writes = [lost, Ok(service("web")), Ok(service("web"))];
+    let manager = Manager::new(Script { writes: writes.into(), ..Script::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     client.services().rollback("web", None, None).await.unwrap();

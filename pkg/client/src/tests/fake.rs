@@ -39,8 +39,10 @@ pub struct Script {
     pub watches: VecDeque<Vec<Result<v1::WatchEvent, Status>>>,
     /// What `Cluster.Info` answers; nothing at all while it is not given.
     pub info: Option<v1::InfoResponse>,
-    /// What `Services.Rollback` answers, in order.
-    pub rollbacks: VecDeque<Result<v1::Service, Status>>,
+    /// What `Services.Update`, `Rollback` and `Remove` answer, in order; nothing at all when they run out.
+    pub writes: VecDeque<Result<v1::Service, Status>>,
+    /// Woken when a write has come that is not answered.
+    pub unanswered: Option<tokio::sync::oneshot::Sender<()>>,
     /// What each `Logs.Read` streams before it ends.
     pub logs: VecDeque<Vec<Result<v1::LogEntry, Status>>>,
     /// Tokens that were to be made.
@@ -72,6 +74,23 @@ impl Manager {
 
     pub fn asked(&self) -> Vec<String> {
         self.0.lock().unwrap().asked.clone()
+    }
+
+    async fn write(&self, asked: String) -> Result<Response<v1::Service>, Status> {
+        let answer = {
+            let mut script = self.0.lock().unwrap();
+            script.asked.push(asked);
+            let answer = script.writes.pop_front();
+            if answer.is_none() {
+                script.unanswered.take().map(|waiting| waiting.send(()));
+            }
+            answer
+        };
+        match answer {
+            Some(answer) => answer.map(Response::new),
+            // It must be the caller, or the end of the manager, that ends this.
+            None => std::future::pending().await,
+        }
     }
 
     fn router(&self) -> tonic::transport::server::Router {
@@ -202,12 +221,20 @@ impl v1::services_server::Services for Manager {
         Err(Status::unimplemented("not in the script"))
     }
 
-    async fn remove(&self, _: Request<v1::RemoveServiceRequest>) -> Result<Response<v1::Service>, Status> {
-        Err(Status::unimplemented("not in the script"))
+    async fn remove(
+        &self,
+        request: Request<v1::RemoveServiceRequest>,
+    ) -> Result<Response<v1::Service>, Status> {
+        let v1::RemoveServiceRequest { reference, version } = request.into_inner();
+        self.write(format!("{reference} {version:?}")).await
     }
 
-    async fn update(&self, _: Request<v1::UpdateServiceRequest>) -> Result<Response<v1::Service>, Status> {
-        Err(Status::unimplemented("not in the script"))
+    async fn update(
+        &self,
+        request: Request<v1::UpdateServiceRequest>,
+    ) -> Result<Response<v1::Service>, Status> {
+        let v1::UpdateServiceRequest { reference, version, force, .. } = request.into_inner();
+        self.write(format!("{reference} {version:?} {force}")).await
     }
 
     async fn rollback(
@@ -215,9 +242,7 @@ impl v1::services_server::Services for Manager {
         request: Request<v1::RollbackServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
         let v1::RollbackServiceRequest { reference, version, revision } = request.into_inner();
-        let mut script = self.0.lock().unwrap();
-        script.asked.push(format!("{reference} {version:?} {revision:?}"));
-        script.rollbacks.pop_front().expect("the script has enough rollbacks").map(Response::new)
+        self.write(format!("{reference} {version:?} {revision:?}")).await
     }
 
     async fn history(&self, _: Request<v1::Reference>) -> Result<Response<v1::HistoryResponse>, Status> {

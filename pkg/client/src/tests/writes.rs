@@ -1,0 +1,171 @@
+//! Writes of which an attempt may have been applied without an answer.
+
+use tonic::{Code, Status};
+use warren_proto::convert::stored_service_spec;
+use warren_proto::{Problem, v1};
+use warren_security::Role;
+use warren_types::ServiceSpec;
+
+use super::fake::{Manager, Script, admin, authority, service};
+use crate::contexts::Target;
+use crate::{Client, Error};
+
+fn problem(code: Code, reason: &str) -> Status {
+    Problem::new(code, reason, format!("refused as {reason}")).into()
+}
+
+fn conflict() -> Status {
+    problem(Code::Aborted, "VERSION_CONFLICT")
+}
+
+fn reason(error: &Error) -> &str {
+    match error {
+        Error::Refused { problem } => &problem.reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the last attempt of an unconfirmed write ended with, and where the unconfirmed one was sent to.
+fn unconfirmed(error: Error) -> (Error, String) {
+    assert!(error.is_unconfirmed() && error.to_string().contains("may have been applied"), "{error}");
+    match error {
+        Error::Unconfirmed { address, end } => (*end, address),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn spec() -> ServiceSpec {
+    let wire = v1::ServiceSpec {
+        name: "web".into(),
+        mode: Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: 1 })),
+        task: Some(v1::TaskSpec { image: "web:1".into(), ..Default::default() }),
+        ..Default::default()
+    };
+    stored_service_spec(wire).unwrap()
+}
+
+/// A client of one manager that answers writes like this, and what keeps the manager there.
+async fn asking(script: Script) -> (Client, Manager, impl Sized) {
+    let manager = Manager::new(script);
+    let (target, serving) = manager.serve_socket();
+    (Client::connect(&target).await.unwrap(), manager, serving)
+}
+
+#[tokio::test]
+async fn refusal_after_an_attempt_without_an_answer_says_that_it_may_have_been_applied() {
+    let lost = || Status::unavailable("a proxy gave up");
+    for first in [lost(), problem(Code::Unavailable, "UNCONFIRMED")] {
+        for refusal in [
+            conflict(),
+            problem(Code::AlreadyExists, "CHANGED_SINCE_CREATED"),
+            problem(Code::AlreadyExists, "ALREADY_EXISTS"),
+            problem(Code::FailedPrecondition, "REMOVING"),
+        ] {
+            let writes = [Err(first.clone()), Err(refusal.clone())].into();
+            let (client, manager, _serving) = asking(Script { writes, ..Script::default() }).await;
+            let error = client.services().rollback("web", None, Some(4)).await.unwrap_err();
+            let (end, address) = unconfirmed(error);
+            assert_eq!((reason(&end), address), (Problem::from(&refusal).reason.as_str(), client.address()));
+            assert_eq!(manager.asked().len(), 2);
+        }
+    }
+    // A read changes nothing, whatever became of it.
+    let gets = [lost(), problem(Code::NotFound, "NOT_FOUND")].into();
+    let (client, _, _serving) = asking(Script { gets, ..Script::default() }).await;
+    assert_eq!(reason(&client.services().get("web").await.unwrap_err()), "NOT_FOUND");
+}
+
+#[tokio::test]
+async fn attempt_that_a_manager_says_did_nothing_leaves_no_doubt() {
+    for (code, said) in [
+        (Code::Unavailable, "NO_LEADER"),
+        (Code::Unavailable, "NOT_LEADER"),
+        (Code::Unavailable, "STOPPING"),
+        (Code::Unavailable, "DISK_FAILS"),
+        (Code::ResourceExhausted, "BUSY"),
+    ] {
+        let writes = [Err(problem(code, said)), Err(conflict())].into();
+        let (client, _, _serving) = asking(Script { writes, ..Script::default() }).await;
+        let error = client.services().rollback("web", None, Some(4)).await.unwrap_err();
+        assert!(!error.is_unconfirmed());
+        assert_eq!(reason(&error), "VERSION_CONFLICT", "{said}");
+    }
+}
+
+#[tokio::test]
+async fn connection_that_breaks_before_the_answer_leaves_the_write_unconfirmed() {
+    let (sender, unanswered) = tokio::sync::oneshot::channel();
+    let first = Manager::new(Script { unanswered: Some(sender), ..Script::default() });
+    let second = Manager::new(Script { writes: [Err(conflict())].into(), ..Script::default() });
+    let ours = authority();
+    let (lost, serving) = first.serve_port(&ours, Role::Manager);
+    let (other, _other) = second.serve_port(&ours, Role::Manager);
+    let addresses = [&lost, &other].map(|address| address.parse().unwrap()).into();
+    let target = Target::Tcp { addresses, identity: admin(&ours, &ours) };
+    let client = Client::connect(&target).await.unwrap();
+    let ending = async {
+        unanswered.await.unwrap();
+        drop(serving);
+    };
+    let spec = spec();
+    let services = client.services();
+    let (updated, ()) = tokio::join!(services.update("web", &spec, Some(4), false), ending);
+    let (end, address) = unconfirmed(updated.unwrap_err());
+    assert_eq!((reason(&end), address), ("VERSION_CONFLICT", lost));
+}
+
+#[tokio::test]
+async fn write_that_finds_no_connection_leaves_no_doubt() {
+    let (client, _, serving) = asking(Script::default()).await;
+    drop(serving);
+    // After this it is known that the connection is lost, and each attempt begins with a new one.
+    client.services().get("web").await.unwrap_err();
+    tokio::time::pause();
+    let error = client.services().rollback("web", None, Some(4)).await.unwrap_err();
+    assert!(matches!(&error, Error::Unreachable { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn deadline_without_an_answer_leaves_the_write_unconfirmed() {
+    let leaderless = || Err(problem(Code::Unavailable, "NO_LEADER"));
+    for writes in [vec![], vec![leaderless()]] {
+        let is_first = writes.is_empty();
+        let (sender, unanswered) = tokio::sync::oneshot::channel();
+        let script = Script { writes: writes.into(), unanswered: Some(sender), ..Script::default() };
+        let (client, _, _serving) = asking(script).await;
+        // Only when it waits for nothing but the deadline: what else it waits for takes real time.
+        let pausing = async {
+            unanswered.await.unwrap();
+            tokio::time::pause();
+        };
+        let services = client.services();
+        let (ended, ()) = tokio::join!(services.rollback("web", None, Some(4)), pausing);
+        tokio::time::resume();
+        match unconfirmed(ended.unwrap_err()).0 {
+            Error::NoAnswer { .. } if is_first => {}
+            end => assert_eq!(reason(&end), "NO_LEADER"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn removal_whose_answer_was_lost_is_done_once_nothing_is_there() {
+    let gone = Err(problem(Code::NotFound, "NOT_FOUND"));
+    let writes = [Err(Status::unavailable("a proxy gave up")), gone].into();
+    let (client, _, _serving) = asking(Script { writes, ..Script::default() }).await;
+    assert!(client.services().remove("web", None).await.unwrap().removing);
+}
+
+#[tokio::test]
+async fn forced_update_without_a_version_sends_the_newest_one_with_each_attempt() {
+    let lost = Err(Status::unavailable("a proxy gave up"));
+    let writes = [lost, Err(conflict()), Ok(service("web"))].into();
+    let (client, manager, _serving) = asking(Script { writes, ..Script::default() }).await;
+    let client = client.stale(true);
+    let (spec, services) = (spec(), client.services());
+    let refused = unconfirmed(services.update("web", &spec, None, true).await.unwrap_err());
+    assert_eq!(reason(&refused.0), "VERSION_CONFLICT", "it is not forced twice");
+    services.update("web", &spec, None, false).await.unwrap();
+    assert_eq!(manager.asked(), ["web", "web Some(0) true", "web Some(0) true", "web None false"]);
+    assert_eq!(manager.0.lock().unwrap().stale, 0);
+}

@@ -67,6 +67,11 @@ impl Acknowledgements {
         self.members.get(&member).copied()
     }
 
+    /// The latest entry that any of them is known to have acknowledged.
+    pub fn newest(&self) -> Option<Position> {
+        self.members.values().copied().max()
+    }
+
     /// All of it, in the order of the members.
     pub fn all(&self) -> Vec<Acknowledged> {
         let acknowledged = |(member, position): (&u64, &Position)| Acknowledged {
@@ -75,6 +80,11 @@ impl Acknowledgements {
             term: position.term,
         };
         self.members.iter().map(acknowledged).collect()
+    }
+
+    /// Whether the disk does not have all of it yet.
+    pub fn is_changed(&self) -> bool {
+        self.changed
     }
 
     /// All of it, if the disk does not have it yet.

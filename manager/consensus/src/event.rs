@@ -157,7 +157,8 @@ pub struct Persist {
     pub entries: Vec<Entry>,
     /// The new hard state, if it changed.
     pub hard_state: Option<HardState>,
-    /// What members are known to have acknowledged, if that changed. It is no reason to write by itself.
+    /// What members are known to have acknowledged, if that changed. It is no reason to write by itself, unless this
+    /// one is among those that went back.
     pub acknowledged: Option<Vec<Acknowledged>>,
 }
 

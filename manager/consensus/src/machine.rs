@@ -51,6 +51,8 @@ pub struct Machine {
     acknowledgements: Acknowledgements,
     /// As it was last given out.
     durability: Durability,
+    /// It was found that the own log went back, and the disk does not know.
+    regression_unwritten: bool,
     reported: Option<(u64, Role, Option<u64>)>,
     /// [`Effect::Fatal`] was given out.
     stopped: bool,
@@ -85,6 +87,7 @@ impl Machine {
             presence: presence::Presence::default(),
             acknowledgements,
             durability: Durability::default(),
+            regression_unwritten: false,
             reported: None,
             stopped: false,
         };
@@ -181,7 +184,7 @@ impl Machine {
     /// Raft takes it for granted that a member's whole log is durable when it asks for votes, and
     /// that a snapshot it received is loaded. A member with a slow disk waits; it would make a
     /// bad leader anyway. Raft itself waits for changes of members that are committed and not
-    /// applied. A member that lacks what it acknowledged waits for a leader.
+    /// applied. A member that lacks an acknowledged entry waits for a leader.
     fn may_campaign(&self) -> bool {
         let log = &self.node.raft.raft_log;
         log.persisted == log.last_index() && !self.must_not_lead()
@@ -237,7 +240,7 @@ impl Machine {
         }
         self.report_role(effects);
         self.report_durability(effects);
-        while !self.stopped && self.node.has_ready() {
+        while !self.stopped && (self.node.has_ready() || self.regression_unwritten) {
             self.step(effects);
             if self.stopped {
                 return;
@@ -284,7 +287,9 @@ impl Machine {
         let changes = committed.iter().any(|entry| entry.entry_type != EntryType::EntryNormal);
         let mut write = Write {
             number: ready.number(),
-            asked: ready.must_sync() || (changes && self.hard_state != self.written),
+            asked: std::mem::take(&mut self.regression_unwritten)
+                || ready.must_sync()
+                || (changes && self.hard_state != self.written),
             votes,
             snapshot: snapshot.as_ref().map(|snapshot| snapshot.index),
             messages: late,

@@ -9,7 +9,7 @@ use crate::{Acknowledged, Entry, EntryKind, Message, MessageKind, members};
 /// No group ever counts up to here; below it, no sum of the raft crate overflows.
 const IMPOSSIBLE: u64 = 1 << 62;
 /// More members than any group has.
-const MOST_MEMBERS: usize = 256;
+pub(crate) const MOST_MEMBERS: usize = 256;
 /// How far a term may lie ahead of the own one: more than all elections of a group while one member is away. A message
 /// from further away would take most of the terms that are left, and a few of them all.
 const FURTHEST_TERM: u64 = 1 << 32;

@@ -23,8 +23,8 @@ pub enum Event {
     /// A raft message arrives at whoever has the id of its receiver then.
     /// With it comes up to which index it tells what is acknowledged.
     Raft(Box<Message>, u64),
-    /// The bytes of a snapshot arrive, with the message that announces them.
-    Snapshot(Box<Message>, Arc<Parts>),
+    /// The bytes of a snapshot arrive, with the message that announces them, and what that tells.
+    Snapshot(Box<Message>, Arc<Parts>, u64),
     /// At an agent.
     Worker { worker: usize, boot: u64, what: OnWorker },
     /// Something arrives at the manager's end of a connection.
@@ -68,8 +68,8 @@ pub enum OnManager {
     Disk,
     /// A snapshot of the state as of this index was written to a file.
     SnapshotWritten { index: u64, parts: Arc<Parts> },
-    /// A snapshot from the leader is durable; now the message that announced it counts.
-    SnapshotReceived(Box<Message>),
+    /// A snapshot from the leader is durable; now the message that announced it counts, and what that tells.
+    SnapshotReceived(Box<Message>, u64),
     /// What became of a snapshot that was sent.
     SnapshotSent { to: u64, delivered: bool },
     /// A member cannot be reached.
@@ -186,7 +186,7 @@ impl Event {
     pub fn needs_manager(&self, host_of: impl Fn(u64) -> Option<usize>) -> Option<usize> {
         match self {
             Self::Manager { host, .. } => Some(*host),
-            Self::Raft(message, _) | Self::Snapshot(message, _) => host_of(message.to),
+            Self::Raft(message, _) | Self::Snapshot(message, ..) => host_of(message.to),
             _ => None,
         }
     }
@@ -197,7 +197,7 @@ impl Event {
         match self {
             Self::Manager { host, boot, what } => of(1, *host, *boot << 8 | what.mark()),
             Self::Raft(message, _) => raft_mark(2, message),
-            Self::Snapshot(message, _) => raft_mark(3, message),
+            Self::Snapshot(message, ..) => raft_mark(3, message),
             Self::Worker { worker, boot, what } => of(4, *worker, *boot << 32 | what.mark()),
             Self::Up { connection, said } => of(5, 0, *connection << 16 | said.mark()),
             Self::Down { connection, said } => of(6, 0, *connection << 16 | said.mark()),
@@ -230,7 +230,7 @@ impl OnManager {
             Self::Second => 1,
             Self::Disk => 2,
             Self::SnapshotWritten { .. } => 3,
-            Self::SnapshotReceived(_) => 4,
+            Self::SnapshotReceived(..) => 4,
             Self::SnapshotSent { delivered, .. } => 5 + u64::from(*delivered),
             Self::Unreachable { .. } => 7,
             Self::Plan(_) => 8,

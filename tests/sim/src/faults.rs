@@ -54,6 +54,8 @@ pub enum Fault {
     AllAreLost,
     /// Somebody makes an image of a follower's disk, and restores it when others have gone on; then the leader dies.
     DiskIsRestored,
+    /// The leader stands still for long.
+    LeaderIsAway,
     /// The image is restored.
     DiskGoesBack,
     /// The leader hands over to another member.
@@ -192,6 +194,12 @@ impl World {
             Fault::MostAreLost => self.most_are_lost(host),
             Fault::AllAreLost => self.all_are_lost(host),
             Fault::DiskIsRestored => self.image_is_made(host),
+            Fault::LeaderIsAway => {
+                let until = self.now + self.chance.between(8_000, 30_000);
+                let leader = self.leader();
+                leader.into_iter().for_each(|host| self.managers[host].stalled_until = until);
+                leader.is_some()
+            }
             Fault::DiskGoesBack => self.disk_goes_back(),
             Fault::HandsOver => self.leader_hands_over(),
             Fault::Stalls => {

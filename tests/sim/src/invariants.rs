@@ -164,6 +164,11 @@ impl Oracle {
         self.votes.granted(term, candidate, vote);
     }
 
+    /// That vote came there.
+    pub fn vote_arrived(&mut self, term: u64, candidate: u64, voter: u64) {
+        self.votes.arrived(term, candidate, voter);
+    }
+
     /// The first entry of a term below `term` that was applied somewhere and is not in a log.
     pub fn first_missing(&self, log: &warren_log::Loaded, term: u64) -> Option<u64> {
         leader_completeness::first_missing(&self.chosen, log, term)
@@ -243,6 +248,7 @@ impl World {
     pub(crate) fn oracle_elected(&mut self, host: usize, term: u64) {
         let held = self.election(host, term);
         self.excused |= matches!(held, Ok(leader_completeness::Election::Excused));
+        self.accepted |= matches!(held, Ok(leader_completeness::Election::Accepted));
         self.demand(held.map(drop));
     }
 

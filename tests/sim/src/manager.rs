@@ -63,6 +63,8 @@ pub struct Manager {
     pub disk: Disk,
     /// Up to which index the disk knows what others acknowledged.
     told_on_disk: u64,
+    /// People start it with `--accept-data-loss` next time.
+    accepts_loss: bool,
     /// Snapshot files, by index.
     pub files: BTreeMap<u64, Arc<Parts>>,
     /// How often the machine lost what it had; what was asked for before is void.
@@ -85,6 +87,7 @@ pub struct Run {
     machine: Machine,
     log: MemoryLog,
     informed: InformedIndex,
+    accepts_loss: bool,
     pub state: State,
     /// What the machine is yet to be told; it takes together what waits together.
     inbox: Vec<RaftEvent>,
@@ -133,6 +136,7 @@ impl Manager {
             introduced: Vec::new(),
             disk: Disk::new(),
             told_on_disk: 0,
+            accepts_loss: false,
             files: BTreeMap::new(),
             wiped: 0,
             boots: 0,
@@ -178,7 +182,9 @@ impl World {
             None => State::new(),
         };
         let seed = seed ^ boot << 32 ^ manager.id << 48;
-        let config = Config { keep_entries: disk::KEEP_ENTRIES, ..Config::new(manager.id, seed) };
+        let accepts_loss = std::mem::take(&mut manager.accepts_loss);
+        let keep_entries = disk::KEEP_ENTRIES;
+        let config = Config { keep_entries, accept_data_loss: accepts_loss, ..Config::new(manager.id, seed) };
         let (machine, effects) = Machine::new(config, restored).expect("what was stored is consistent");
         let (mut clock, members) = (Steady::default(), machine.members().clone());
         clock.saw(state.clock(), elapsed);
@@ -187,6 +193,7 @@ impl World {
             machine,
             log,
             informed: InformedIndex::restored(manager.told_on_disk),
+            accepts_loss,
             state,
             inbox: Vec::new(),
             turn_planned: false,
@@ -250,7 +257,10 @@ impl World {
             OnManager::Second => self.second(host),
             OnManager::Disk => self.disk_turns(host),
             OnManager::SnapshotWritten { index, parts } => self.snapshot_written(host, index, parts),
-            OnManager::SnapshotReceived(message) => self.raft(host, RaftEvent::Message(*message)),
+            OnManager::SnapshotReceived(message, told) => {
+                self.is_informed(host, told);
+                self.raft(host, RaftEvent::Message(*message));
+            }
             OnManager::SnapshotSent { to, delivered } => {
                 self.raft(host, RaftEvent::SnapshotSent { to, delivered });
             }
@@ -302,6 +312,9 @@ impl World {
             run.leader_heard = now;
         }
         self.is_informed(host, told);
+        if message.kind == MessageKind::VoteResponse && !message.reject {
+            self.oracle.vote_arrived(message.term, message.to, message.from);
+        }
         self.raft(host, RaftEvent::Message(message));
     }
 

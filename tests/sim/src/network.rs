@@ -142,8 +142,8 @@ impl World {
         let Some(parts) = parts.filter(|_| open && !broken) else {
             return self.undelivered(host, &message);
         };
-        let delay = self.chance.between(20, 400);
-        self.after(delay, Event::Snapshot(Box::new(message), parts));
+        let (delay, told) = (self.chance.between(20, 400), self.tells(host, &message));
+        self.after(delay, Event::Snapshot(Box::new(message), parts, told));
     }
 
     /// Something happens at a manager in so many milliseconds, if it still lives then.

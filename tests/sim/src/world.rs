@@ -28,6 +28,8 @@ const LOOK: u64 = 500;
 /// Virtual time at which histories begin; anything but 0, so that a missing time shows.
 const EPOCH: u64 = 1_700_000_000_000;
 const MANAGERS: usize = 3;
+/// Of so many histories one has two managers more.
+const MORE_MANAGERS_ONE_IN: u64 = 8;
 const WORKERS: usize = 5;
 const CLIENTS: usize = 2;
 
@@ -124,6 +126,8 @@ pub struct History {
     pub regressed: u64,
     /// 1 if that lost something nobody could know, with which the history ended.
     pub excused: u64,
+    /// 1 if that lost something and people had accepted it, with which the history ended.
+    pub accepted: u64,
     /// Virtual milliseconds until everything was at rest.
     pub lasted: u64,
 }
@@ -174,6 +178,8 @@ pub struct World {
     pub(crate) regressed: u64,
     /// Something is lost that nobody could know to be acknowledged: nothing can be demanded any more.
     pub(crate) excused: bool,
+    /// Or people accept it.
+    pub(crate) accepted: bool,
     pub(crate) sessions_opened: u64,
     /// Writes that a manager sent to the leader.
     pub(crate) forwarded: u64,
@@ -194,7 +200,9 @@ impl World {
         let mut chance = Chance::new(seed);
         let climate = Climate::draw(&mut chance);
         let key = |host: usize| ManagerId(Id(u128::from(seed) << 64 | host as u128));
-        let mut managers: Vec<Manager> = (0..MANAGERS).map(|host| Manager::new(host, key(host))).collect();
+        let more = if seed % MORE_MANAGERS_ONE_IN == MORE_MANAGERS_ONE_IN - 1 { 2 } else { 0 };
+        let hosts = 0..MANAGERS + more;
+        let mut managers: Vec<Manager> = hosts.clone().map(|host| Manager::new(host, key(host))).collect();
         managers[0].becomes(1);
         let mut world = Self {
             seed,
@@ -229,6 +237,7 @@ impl World {
             went_back: 0,
             regressed: 0,
             excused: false,
+            accepted: false,
             sessions_opened: 0,
             forwarded: 0,
             differences: 0,
@@ -239,7 +248,7 @@ impl World {
             events: 0,
             shown: std::env::var_os("WARREN_SIM_TRACE").is_some(),
         };
-        for host in 0..MANAGERS {
+        for host in hosts {
             world.after(1, Event::ManagerStarts { host });
         }
         for worker in 0..WORKERS {
@@ -313,7 +322,7 @@ impl World {
             if let Some(what) = self.broken.take() {
                 return Err(self.violation(&what));
             }
-            if self.excused {
+            if self.excused || self.accepted {
                 return Ok(self.history());
             }
         }
@@ -358,6 +367,7 @@ impl World {
             went_back: self.went_back,
             regressed: self.regressed,
             excused: u64::from(self.excused),
+            accepted: u64::from(self.accepted),
             lasted: self.now - EPOCH,
         }
     }
@@ -376,7 +386,7 @@ impl World {
         match event {
             Event::Manager { host, boot, what } => self.manager_event(host, boot, what),
             Event::Raft(message, told) => self.raft_arrives(*message, told),
-            Event::Snapshot(message, parts) => self.snapshot_arrives(*message, parts),
+            Event::Snapshot(message, parts, told) => self.snapshot_arrives(*message, parts, told),
             Event::Worker { worker, boot, what } => self.worker_event(worker, boot, what),
             Event::Up { connection, said } => self.up_arrives(connection, said),
             Event::Down { connection, said } => self.down_arrives(connection, said),

@@ -17,11 +17,6 @@ impl Machine {
             MessageKind::Status => return self.receive_status(&message),
             MessageKind::Vote | MessageKind::PreVote if !self.may_vote_for(&message) => return,
             MessageKind::VoteResponse | MessageKind::PreVoteResponse if self.must_not_lead() => return,
-            MessageKind::VoteResponse | MessageKind::PreVoteResponse
-                if !message.reject && self.has_acknowledged_more(message.from) =>
-            {
-                return;
-            }
             MessageKind::Heartbeat => self.correct_heartbeat(&mut message, effects),
             _ => {}
         }

@@ -2,13 +2,13 @@
 //!
 //! Until its log holds what it is known to have acknowledged, it neither campaigns nor votes for a candidate that
 //! lacks that, since a majority with it might elect a leader without acknowledged entries. Whoever asks for its vote,
-//! or answers when it asks, says in the same message what is known of it, so nobody waits for anything. See
-//! `acknowledgements.rs`.
+//! or answers when it asks, says in the same message what is known of it, so nobody waits for anything. Nobody else
+//! campaigns either who knows of an acknowledged entry that it lacks. See `acknowledgements.rs`.
 
 use raft::{INVALID_ID, StateRole};
 use warren_types::raft::Acknowledged;
 
-use crate::{ConfState, Effect, Machine, Message, MessageKind, Position, members};
+use crate::{ConfState, Effect, Machine, Message, MessageKind, Position, members, screen};
 
 /// What is wrong with the entries that members acknowledged, as far as this member knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -16,7 +16,9 @@ pub struct Durability {
     /// This member acknowledged this entry, and its log does not hold it. Until it does, it does not campaign, and
     /// votes for nobody without that entry.
     pub regressed: Option<Position>,
-    /// The highest entry that was acknowledged, and that the group replaced by another one.
+    /// The highest entry that was acknowledged, and that the group replaced by another one. Nothing takes that back, so
+    /// it stays until the process ends. After that it is found again only where a member is still known to have
+    /// acknowledged nothing later, and the log still reaches back to it.
     pub lost: Option<u64>,
 }
 
@@ -29,9 +31,13 @@ impl Machine {
         (!holds).then_some(known)
     }
 
-    /// Whether it lacks what it acknowledged, and people do not give that up.
+    /// Whether it lacks what it acknowledged, or what it knows anybody else to have acknowledged, and people do not
+    /// give that up. Whoever elected it would lose a committed entry.
     pub(super) fn must_not_lead(&self) -> bool {
-        !self.config.accept_data_loss && self.regressed().is_some()
+        let log = &self.node.raft.raft_log;
+        let last = Position { term: log.last_term(), index: log.last_index() };
+        let is_behind = self.acknowledgements.newest().is_some_and(|known| known > last);
+        !self.config.accept_data_loss && (is_behind || self.regressed().is_some())
     }
 
     /// Whether it can vote for this candidate, as far as it is known what it acknowledged. Then it votes as it would if
@@ -63,14 +69,6 @@ impl Machine {
         }
     }
 
-    /// Whether `member` is known to have acknowledged an entry that cannot be in the log here, so that its vote proves
-    /// nothing.
-    pub(super) fn has_acknowledged_more(&self, member: u64) -> bool {
-        let log = &self.node.raft.raft_log;
-        let last = Position { term: log.last_term(), index: log.last_index() };
-        !self.config.accept_data_loss && self.acknowledgements.of(member).is_some_and(|known| known > last)
-    }
-
     /// A tick of a member that must not lead, which raft's own tick might make a candidate. Raft answers no candidate
     /// as long as it counts on a leader, and only ticks tell it that this one is silent.
     pub(super) fn expire_leader(&mut self) {
@@ -92,7 +90,13 @@ impl Machine {
         }
     }
 
-    /// Learns what a message says of members, this one among them.
+    /// Learns what a message says of members, this one among them. A candidate that learns of an acknowledged entry
+    /// which it lacks gives up with the votes that it counted, since one of those may be of a member that has gone
+    /// back.
+    ///
+    /// A leader that learns it goes on, before its first commit as well: whoever accepted its first entry has a log
+    /// that wins over those with the lost entry, so the group might elect nobody then, or the same log again. The
+    /// loss is told.
     pub(super) fn learn_acknowledgements(&mut self, message: &mut Message) {
         for known in std::mem::take(&mut message.acknowledged) {
             let Acknowledged { member, index, term } = known;
@@ -128,6 +132,8 @@ impl Machine {
                 | MessageKind::PreVoteResponse
                 | MessageKind::Status => self.acknowledgements.all(),
             };
+            // Nobody takes more.
+            message.acknowledged.truncate(screen::MOST_MEMBERS);
         }
     }
 
@@ -185,6 +191,9 @@ impl Machine {
             now.lost = now.lost.max(self.acknowledgements.find_lost(committed, term_of));
         }
         if now != self.durability {
+            // A restart must not forget it, even of a member that nobody sends anything to write.
+            self.regression_unwritten |=
+                now.regressed > self.durability.regressed && self.acknowledgements.is_changed();
             self.durability = now;
             effects.push(Effect::Durability(now));
         }

@@ -309,6 +309,103 @@ fn member_that_lacks_entries_votes_after_its_leader_fell_silent() {
     assert!(grants(&machine.on(Event::Message(vote))), "its leader is silent");
 }
 
+/// A member of a group with `voters` that has one entry, which is applied and committed, and knows so much of others.
+fn member_with_one_entry(voters: u64, acknowledged: Vec<Acknowledged>) -> Machine {
+    let restored = Restored {
+        hard_state: warren_consensus::HardState { term: 1, vote: 0, commit: 1 },
+        entries: vec![entry(1)],
+        acknowledged,
+        ..Restored::founding((1..=voters).collect::<Vec<_>>())
+    };
+    let (mut machine, _) = Machine::new(Config::new(1, 1), restored).unwrap();
+    machine.on(Event::Applied { index: 1 });
+    machine
+}
+
+fn sent(effects: &[Effect], kind: MessageKind) -> Vec<&warren_consensus::Message> {
+    let sent = effects.iter().filter_map(|effect| match effect {
+        Effect::Send(messages) => Some(messages),
+        _ => None,
+    });
+    sent.flatten().filter(|message| message.kind == kind).collect()
+}
+
+fn tick_until_it_asks(machine: &mut Machine) -> Option<Vec<Effect>> {
+    let mut ticks = (0..60).map(|_| machine.on(Event::Tick));
+    ticks.find(|effects| !sent(effects, MessageKind::PreVote).is_empty())
+}
+
+/// Of five voters 2 has gone back and voted before 3, which knows that, said anything.
+#[test]
+fn candidate_that_learns_that_a_counted_voter_acknowledged_more_is_not_elected() {
+    let tells = [
+        (MessageKind::VoteResponse, true),
+        (MessageKind::VoteResponse, false),
+        (MessageKind::Vote, false),
+        (MessageKind::PreVote, false),
+    ];
+    for told in [None].into_iter().chain(tells.map(Some)) {
+        let mut machine = member_with_one_entry(5, Vec::new());
+        tick_until_it_asks(&mut machine).expect("it campaigns");
+        let mut effects = Vec::new();
+        for from in [2, 4] {
+            effects.extend(machine.on(Event::Message(message(MessageKind::PreVoteResponse, from, 2))));
+        }
+        let number = persist(&effects).expect("it votes for itself").number;
+        machine.on(Event::Persisted { number });
+        machine.on(Event::Message(message(MessageKind::VoteResponse, 2, 2)));
+        if let Some((kind, reject)) = told {
+            let acknowledged = vec![Acknowledged { member: 2, index: 2, term: 1 }];
+            let message = warren_consensus::Message { reject, acknowledged, ..message(kind, 3, 2) };
+            let effects = machine.on(Event::Message(message));
+            let role = warren_consensus::Role::Follower;
+            assert!(effects.contains(&Effect::Role { term: 2, role, leader: None }), "{kind:?}: {effects:?}");
+        }
+        let mut effects = Vec::new();
+        for from in [4, 5] {
+            effects.extend(machine.on(Event::Message(message(MessageKind::VoteResponse, from, 2))));
+        }
+        let leads = !sent(&effects, MessageKind::Append).is_empty();
+        assert_eq!(leads, told.is_none(), "{told:?}");
+    }
+}
+
+#[test]
+fn member_that_knows_of_an_acknowledged_entry_that_it_lacks_does_not_campaign() {
+    for (index, campaigns) in [(1, true), (2, false)] {
+        let mut machine = member_with_one_entry(3, vec![Acknowledged { member: 3, index, term: 1 }]);
+        assert_eq!(tick_until_it_asks(&mut machine).is_some(), campaigns, "{index}");
+    }
+}
+
+/// Nobody may be left who would send it anything to write.
+#[test]
+fn member_that_learns_that_it_went_back_writes_that_once() {
+    let mut machine = member_with_one_entry(3, Vec::new());
+    let told = Acknowledged { member: 1, index: 2, term: 1 };
+    let mut asks = message(MessageKind::PreVote, 2, 2);
+    (asks.index, asks.log_term, asks.acknowledged) = (1, 1, vec![told]);
+    let effects = machine.on(Event::Message(asks.clone()));
+    let Persist { number, acknowledged, .. } = persist(&effects).expect("it is written").clone();
+    assert_eq!(acknowledged, Some(vec![told]));
+    machine.on(Event::Persisted { number });
+    assert_eq!(persist(&machine.on(Event::Message(asks))), None);
+    // After a restart it knows, and has nothing to write.
+    let mut machine = member_with_one_entry(3, vec![told]);
+    assert!(tick_until_it_asks(&mut machine).is_none());
+    assert_eq!(persist(&machine.on(Event::Tick)), None);
+}
+
+#[test]
+fn no_more_is_told_than_others_take() {
+    let acknowledged = (1..=300).map(|member| Acknowledged { member, index: 1, term: 1 });
+    let mut machine = member_with_one_entry(300, acknowledged.collect());
+    let effects = tick_until_it_asks(&mut machine).expect("it campaigns");
+    for message in sent(&effects, MessageKind::PreVote) {
+        assert_eq!(message.acknowledged.len(), 256);
+    }
+}
+
 /// Ticks until a leader can commit, after the members in `started` of three were down together: mean and longest.
 fn ticks_to_elect(started: usize) -> (f64, usize) {
     let mut all = Vec::new();

@@ -141,7 +141,7 @@ impl World {
 
     /// The bytes of a snapshot have arrived. Once they are durable, the receiver hears of it and the sender
     /// is told.
-    pub(crate) fn snapshot_arrives(&mut self, message: Message, parts: Arc<Parts>) {
+    pub(crate) fn snapshot_arrives(&mut self, message: Message, parts: Arc<Parts>, told: u64) {
         let (to, index) = (message.to, message.snapshot.as_ref().map_or(0, |meta| meta.index));
         let from = self.host_of(message.from);
         let receiver = self.host_of(to).filter(|host| {
@@ -153,7 +153,7 @@ impl World {
         if let Some(host) = receiver {
             self.managers[host].files.insert(index, parts);
             let delay = self.chance.between(1, 50);
-            self.at_manager(host, delay, OnManager::SnapshotReceived(Box::new(message)));
+            self.at_manager(host, delay, OnManager::SnapshotReceived(Box::new(message), told));
         }
         if let Some(from) = from {
             let delay = self.chance.between(51, 120);

@@ -44,16 +44,18 @@ pub struct WentBack {
 pub struct InformedIndex {
     /// Arrived, and not yet taken by its raft machine.
     arrived: u64,
-    /// Taken.
+    /// Taken, and what was before the last time.
     taken: u64,
+    before: u64,
 }
 
 impl InformedIndex {
     pub fn restored(told: u64) -> Self {
-        Self { arrived: told, taken: told }
+        Self { arrived: told, taken: told, before: told }
     }
 
     pub fn take(&mut self) {
+        self.before = self.taken;
         self.taken = self.taken.max(self.arrived);
     }
 }
@@ -70,10 +72,10 @@ impl World {
     pub(crate) fn image_is_made(&mut self, host: usize) -> bool {
         let leader = self.leader();
         let voters = self.oracle.members().voters.len();
-        let third = (0..self.managers.len()).find(|other| *other != host && Some(*other) != leader);
-        let (Some(leader), Some(third)) = (leader.filter(|leader| *leader != host), third) else {
-            return false;
-        };
+        let Some(leader) = leader.filter(|leader| *leader != host) else { return false };
+        // As many as the group can do without.
+        let others = (0..self.managers.len()).filter(|other| *other != host && *other != leader);
+        let behind: Vec<usize> = others.take(self.managers.len().saturating_sub(1) / 2).collect();
         let (id, newest_change) = (self.managers[host].id, self.oracle.newest_change());
         let (committed, _) = self.managers[host].on_disk();
         if voters < 3 || committed < newest_change || !self.can_be_lost(host) {
@@ -83,10 +85,12 @@ impl World {
         let (disk, files, told) = (manager.disk.image(), manager.files.clone(), manager.told_on_disk);
         self.image = Some(Image { host, id, disk, files, life: self.oracle.life(), newest_change, told });
         let lasts = self.chance.between(300, 3_000);
-        let cut_off = End::Manager(third);
-        if self.chance.one_in(4) {
-            self.ways.cut(End::Manager(leader), cut_off);
-        } else {
+        let only_from_the_leader = self.chance.one_in(4);
+        for cut_off in behind.into_iter().map(End::Manager) {
+            if only_from_the_leader {
+                self.ways.cut(End::Manager(leader), cut_off);
+                continue;
+            }
             for other in [leader, host].map(End::Manager) {
                 self.ways.cut(other, cut_off);
                 self.ways.cut(cut_off, other);
@@ -96,7 +100,8 @@ impl World {
         let restored = lasts + self.chance.between(0, 150);
         self.after(restored, Event::Fault(Fault::DiskGoesBack));
         let dies = lasts + self.chance.between(0, 250);
-        self.after(dies, Event::Fault(Fault::LeaderDies));
+        let what = if self.chance.one_in(3) { Fault::LeaderIsAway } else { Fault::LeaderDies };
+        self.after(dies, Event::Fault(what));
         true
     }
 
@@ -115,23 +120,24 @@ impl World {
         self.oracle.went_back = Some(WentBack { id, last: last(&before), term: before.hard_state.term });
         let manager = &mut self.managers[host];
         (manager.disk, manager.files, manager.told_on_disk) = (disk, files, told);
+        manager.accepts_loss = self.chance.one_in(8);
         self.went_back += 1;
         let pause = self.chance.between(1, 200);
         self.after(pause, Event::ManagerStarts { host });
         true
     }
 
-    /// Whether a member lacks something that was on its disk before that went back, and was committed.
-    pub(crate) fn is_regressed(&self, id: u64) -> bool {
-        let went_back = self.oracle.went_back.filter(|it| it.id == id);
-        let Some((went_back, host)) = went_back.zip(self.host_of(id)) else { return false };
-        let lacks = self.oracle.first_missing(&self.managers[host].loaded(), u64::MAX);
-        lacks.is_some_and(|lacks| lacks <= went_back.last)
+    /// Of a member that lacks something that was on its disk before that went back, and was committed: the last entry
+    /// that was there.
+    fn regressed(&self, id: u64) -> Option<u64> {
+        let went_back = self.oracle.went_back.filter(|it| it.id == id)?;
+        let lacks = self.oracle.first_missing(&self.managers[self.host_of(id)?].loaded(), u64::MAX)?;
+        (lacks <= went_back.last).then_some(went_back.last)
     }
 
-    /// Whether that is so of any.
+    /// Whether there is any.
     pub(crate) fn anybody_is_regressed(&self) -> bool {
-        self.oracle.went_back.is_some_and(|it| self.is_regressed(it.id))
+        self.oracle.went_back.is_some_and(|it| self.regressed(it.id).is_some())
     }
 
     /// A manager finds something wrong with acknowledged entries. A loss ends the history before anybody can.
@@ -157,11 +163,22 @@ impl World {
         self.life(host).map_or(0, |run| run.informed.taken.max(leads(run)))
     }
 
-    /// What goes along with a message: those that a leader sends tell what is acknowledged.
+    /// What goes along with a message, if its kind tells what is acknowledged.
     pub(crate) fn tells(&self, host: usize, message: &Message) -> u64 {
         match message.kind {
-            MessageKind::Append | MessageKind::Heartbeat => self.informed(host),
-            _ => 0,
+            MessageKind::AppendResponse
+            | MessageKind::ReadIndex
+            | MessageKind::ReadIndexResponse
+            | MessageKind::TimeoutNow => 0,
+            MessageKind::Append
+            | MessageKind::Vote
+            | MessageKind::VoteResponse
+            | MessageKind::Snapshot
+            | MessageKind::Heartbeat
+            | MessageKind::HeartbeatResponse
+            | MessageKind::PreVote
+            | MessageKind::PreVoteResponse
+            | MessageKind::Status => self.informed(host),
         }
     }
 
@@ -186,6 +203,15 @@ impl World {
         let id = self.managers[host].id;
         let went_back = self.oracle.went_back.filter(|it| it.id == id);
         let forgot_term = went_back.map_or(0, |it| it.term);
-        Vote { id, told: self.informed(host), regressed: self.is_regressed(id), forgot_term }
+        let accepts_loss = self.life(host).is_some_and(|run| run.accepts_loss);
+        let had = self.regressed(id).unwrap_or(0);
+        Vote { id, told: self.informed(host), had, accepts_loss, forgot_term }
+    }
+
+    /// The vote of a candidate for itself. It may have been elected by the first of several messages that it took
+    /// together, so those do not count.
+    pub(crate) fn own_vote(&self, host: usize) -> Vote {
+        let told = self.life(host).map_or(0, |run| run.informed.before);
+        Vote { told, ..self.vote(host) }
     }
 }

@@ -8,6 +8,9 @@ use crate::many::{all_good, run_all};
 /// A history that is shorter or has fewer faults tests nothing.
 const LEAST_EVENTS: u64 = 500;
 const LEAST_FAULTS: u64 = 3;
+/// Of so many disks that went back a loss may be excused that nobody could know, and of few more in a short run.
+const MOST_EXCUSED_PERCENT: u64 = 20;
+const FEW: u64 = 5;
 /// Seeds that found something once: a number, then what it found.
 const KEPT: &str = include_str!("../../seeds.txt");
 
@@ -57,11 +60,15 @@ fn histories_keep_every_invariant() {
     assert!(!never(|history| history.went_back), "no member's disk ever went back");
     assert!(!never(|history| history.regressed), "no member ever found that its disk went back");
     println!(
-        "{} disks went back, which {} members found, with a loss that nobody could know in {} histories",
+        "{} disks went back, which {} members found, with a loss that nobody could know in {} histories and one that \
+         people accepted in {}",
         sum(|history| history.went_back),
         sum(|history| history.regressed),
-        sum(|history| history.excused)
+        sum(|history| history.excused),
+        sum(|history| history.accepted)
     );
+    let most = sum(|history| history.went_back) * MOST_EXCUSED_PERCENT / 100 + FEW;
+    assert!(sum(|history| history.excused) <= most, "more than {most} losses that nobody could know");
     println!(
         "{} histories in {:?}, 0 violations: {} events, {} faults, {} entries, {} acknowledged writes, \
          {} of shared objects with {} compare-and-sets, of which {} others were refused, \
@@ -134,7 +141,7 @@ fn mistakes_are_found() {
         (Defect::TrustsItsClock, "converges"),
         (Defect::PromotesWhoIsBehind, "nobody votes before it has caught up"),
         (Defect::EvenVoters, "the number of voters is odd"),
-        (Defect::KeepsItsIncarnation, "what is wanted runs on"),
+        (Defect::KeepsItsIncarnation, "whoever was told to go"),
         (Defect::ObeysAnybody, "workers go forward only"),
         (Defect::AnswersFromNewestState, "answers show the caller's own write"),
         (Defect::AnswersWithNewestVersion, "returned versions are unique"),

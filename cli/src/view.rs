@@ -4,14 +4,11 @@
 pub mod cluster;
 pub mod content;
 mod difference;
-mod health;
 pub mod image;
 pub mod manager;
 pub mod node;
 pub mod revision;
 pub mod service;
-pub mod spec;
-mod storage;
 pub mod task;
 pub mod token;
 pub mod top;

@@ -7,7 +7,6 @@ use warren_proto::convert::{availability, node_condition, node_role, node_status
 use warren_proto::v1;
 use warren_types::{Bytes, MilliCpu, NodeDescription, Resources, Timestamp, Violation, Violations};
 
-use super::spec::ResourcesView;
 use super::{Time, about, age, given, short_id, unreadable};
 use crate::failure::Failure;
 use crate::output::{Column, Row, column, wide};
@@ -41,8 +40,8 @@ pub struct NodeView {
     warren_version: String,
     /// Size of the file system that holds images and containers.
     disk: String,
-    resources: ResourcesView,
-    reserved: ResourcesView,
+    resources: Resources,
+    reserved: Resources,
     /// Reserved and offered memory, in bytes.
     #[serde(skip)]
     memory: [u64; 2],
@@ -139,8 +138,8 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         runtime,
         warren_version,
         disk: disk.to_string(),
-        resources: resources.into(),
-        reserved: reserved.into(),
+        resources,
+        reserved,
         tasks,
         conditions: conditions.collect::<Result<_, _>>().map_err(under("conditions"))?,
         usage: usage.map(Into::into),

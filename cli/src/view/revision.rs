@@ -5,7 +5,6 @@ use serde_json::Value;
 use warren_proto::v1;
 use warren_types::{Placement, PublishedPort, TaskSpec, Timestamp, Violation, Violations};
 
-use super::spec::{PlacementView, PortView, TaskSpecView};
 use super::vitals::ContentUseView;
 use super::{Time, age, difference, given, short_digest, unreadable};
 use crate::failure::Failure;
@@ -26,13 +25,10 @@ pub struct RevisionView {
     /// Which versions of secrets and configs its tasks see.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     contents: Vec<ContentUseView>,
-    #[serde(skip)]
-    image: String,
-    task: TaskSpecView,
+    task: TaskSpec,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    ports: Vec<PortView>,
-    #[serde(skip_serializing_if = "PlacementView::is_empty")]
-    placement: PlacementView,
+    ports: Vec<PublishedPort>,
+    placement: Placement,
 }
 
 impl RevisionView {
@@ -75,7 +71,7 @@ fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
     };
     let task = task.ok_or_else(|| Violation::new("task", "is missing"))?;
     let task = TaskSpec::try_from(task).map_err(under("task"))?;
-    let ports = ports.into_iter().map(|port| PublishedPort::try_from(port).map(|port| (&port).into()));
+    let ports = ports.into_iter().map(PublishedPort::try_from);
     let placement = Placement::try_from(placement.unwrap_or_default()).map_err(under("placement"))?;
     Ok(RevisionView {
         number,
@@ -85,10 +81,9 @@ fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
         digest: given(digest),
         contents: ContentUseView::all(contents)?,
         changes: None,
-        image: task.image.to_string(),
-        task: (&task).into(),
+        task,
         ports: ports.collect::<Result<_, _>>().map_err(under("ports"))?,
-        placement: (&placement).into(),
+        placement,
     })
 }
 
@@ -109,7 +104,7 @@ impl Row for RevisionView {
         vec![
             format!("{}{}", self.number, if self.current { " (current)" } else { "" }),
             format!("{} ago", age(self.created_at.0, now)),
-            self.image.clone(),
+            self.task.image.to_string(),
             if wide { digest } else { short_digest(&digest) },
             self.running.to_string(),
             contents.collect::<Vec<_>>().join(", "),

@@ -5,7 +5,6 @@ use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 use warren_types::{Mode, ServiceSpec, Timestamp, Violation};
 
-use super::spec::SpecView;
 use super::{Time, age, given, short_id, unreadable};
 use crate::failure::Failure;
 use crate::output::{Column, Row, column, wide};
@@ -26,9 +25,7 @@ pub struct ServiceView {
     digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rollout: Option<RolloutView>,
-    spec: SpecView,
-    #[serde(skip)]
-    wanted: ServiceSpec,
+    spec: ServiceSpec,
 }
 
 /// How far its tasks are on the way to its current revision.
@@ -91,11 +88,11 @@ impl TryFrom<v1::Service> for ServiceView {
         } = wire;
         let missing = || Violation::new("spec", "is missing").into();
         let spec = spec.ok_or_else(missing).and_then(stored_service_spec);
-        let wanted = spec.map_err(unreadable("the service"))?;
-        let wanted_tasks = wanted.replicas().unwrap_or(wanted_tasks);
+        let spec = spec.map_err(unreadable("the service"))?;
+        let wanted_tasks = spec.replicas().unwrap_or(wanted_tasks);
         Ok(Self {
             id,
-            name: wanted.name.to_string(),
+            name: spec.name.to_string(),
             version,
             created_at: Time::new(created_at),
             updated_at: Time::new(updated_at),
@@ -104,8 +101,7 @@ impl TryFrom<v1::Service> for ServiceView {
             replicas: ReplicasView { wanted: wanted_tasks, running, tasks },
             digest: given(digest),
             rollout: rollout.map(Into::into),
-            spec: (&wanted).into(),
-            wanted,
+            spec,
         })
     }
 }
@@ -126,16 +122,16 @@ impl Row for ServiceView {
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
         let state = if self.removing { " (removing)" } else { "" };
-        let ports: Vec<String> = self.wanted.ports.iter().map(ToString::to_string).collect();
+        let ports: Vec<String> = self.spec.ports.iter().map(ToString::to_string).collect();
         vec![
             self.name.clone(),
-            match self.wanted.mode {
+            match self.spec.mode {
                 Mode::Replicated { .. } => "replicated",
                 Mode::Global => "global",
             }
             .to_owned(),
             format!("{}/{}{state}", self.replicas.running, self.replicas.wanted),
-            self.wanted.task.image.to_string(),
+            self.spec.task.image.to_string(),
             ports.join(", "),
             age(self.created_at.0, now),
             self.version.to_string(),
@@ -289,6 +285,7 @@ mod tests {
               pids: 64
             reservations:
               cpu: "0.25"
+              memory: 0B
             privileged: false
             noNewPrivileges: false
             seccomp: default

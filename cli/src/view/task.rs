@@ -5,7 +5,6 @@ use warren_proto::convert::{desired, health, task_state};
 use warren_proto::v1;
 use warren_types::{Health, PublishedPort, Signal, TaskSpec, TaskState, Timestamp, Violation, Violations};
 
-use super::spec::{PortView, TaskSpecView};
 use super::vitals::{CheckView, ContentUseView, UsageView};
 use super::{Time, age, given, unreadable, until};
 use crate::failure::Failure;
@@ -64,9 +63,9 @@ pub struct TaskView {
     /// Which versions of secrets and configs it sees.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     contents: Vec<ContentUseView>,
-    spec: TaskSpecView,
+    spec: TaskSpec,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    ports: Vec<PortView>,
+    ports: Vec<PublishedPort>,
 }
 
 #[derive(Debug, Serialize)]
@@ -144,7 +143,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
     } = wire;
     let checked = health(checked).map_err(under("health"))?;
     let spec = spec.ok_or_else(|| Violation::new("spec", "is missing"))?;
-    let ports = ports.into_iter().map(|port| PublishedPort::try_from(port).map(|port| (&port).into()));
+    let ports = ports.into_iter().map(PublishedPort::try_from);
     Ok(TaskView {
         name,
         id,
@@ -173,7 +172,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         checks: checks.into_iter().map(Into::into).collect(),
         usage: usage.map(Into::into),
         contents: ContentUseView::all(contents)?,
-        spec: (&TaskSpec::try_from(spec).map_err(under("spec"))?).into(),
+        spec: TaskSpec::try_from(spec).map_err(under("spec"))?,
         ports: ports.collect::<Result<_, _>>().map_err(under("ports"))?,
     })
 }

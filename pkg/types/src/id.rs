@@ -4,7 +4,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::text::serde_as_text;
+
+use serde::{Deserialize, Serialize};
 
 /// How many base-36 digits hold 128 bits.
 const DIGITS: usize = 25;
@@ -140,22 +142,6 @@ impl FromStr for TaskId {
         let number = number.parse().ok().filter(|_| canonical).ok_or_else(wrong)?;
         Ok(Self { service: service.parse().map_err(|_| wrong())?, number })
     }
-}
-
-macro_rules! serde_as_text {
-    ($($name:ident),*) => {$(
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    )*};
 }
 
 serde_as_text!(Id, TaskId);

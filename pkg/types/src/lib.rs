@@ -4,7 +4,7 @@
 //! A value of these types is valid by construction or says why it is not ([`Violation`]).
 //! Start reading at [`spec`] (what a person asks for) and [`object`] (what the cluster holds).
 
-#![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(any(test, feature = "strategies"), allow(clippy::unwrap_used))]
 
 pub mod assignment;
 pub mod content;
@@ -18,7 +18,10 @@ pub mod seldom;
 pub mod signal;
 pub mod spec;
 pub mod state;
+#[cfg(any(test, feature = "strategies"))]
+pub mod strategies;
 pub mod template;
+mod text;
 pub mod time;
 pub mod token;
 pub mod violation;

@@ -4,8 +4,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
+use crate::text::serde_as_text;
 use crate::{ManagerId, NodeName, Timestamp};
 
 /// Longest host of an address: that of a name in the DNS.
@@ -109,18 +108,7 @@ impl FromStr for ManagerAddress {
     }
 }
 
-impl Serialize for ManagerAddress {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for ManagerAddress {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+serde_as_text!(ManagerAddress);
 
 /// A name in the DNS, or an IPv4 address, which looks like one.
 fn is_host(host: &str) -> bool {

@@ -5,19 +5,21 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::serde_as_text;
+
 /// An amount of memory or disk, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Bytes(pub u64);
 
 /// An amount of CPU, in thousandths of one core.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MilliCpu(pub u64);
+
+serde_as_text!(Bytes, MilliCpu);
 
 /// What a task reserves or a node offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Resources {
     /// CPU in thousandths of a core.
     pub cpu: MilliCpu,

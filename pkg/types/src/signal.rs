@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::text::serde_as_text;
 
 /// The first real-time signal that programs may use, and the last. Source: glibc on Linux.
 const RTMIN: u8 = 34;
@@ -113,17 +113,7 @@ impl fmt::Display for Signal {
     }
 }
 
-impl Serialize for Signal {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Signal {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+serde_as_text!(Signal);
 
 #[cfg(test)]
 mod tests {

@@ -53,21 +53,21 @@ pub struct ServiceSpec {
     /// Unique in the cluster.
     pub name: ServiceName,
     /// Free key-value pairs for people and tools.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// How many tasks, and where.
     pub mode: Mode,
     /// What each task runs.
     pub task: TaskSpec,
     /// Ports opened for the service.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PublishedPort>,
     /// Where its tasks may run.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "task::is_default")]
     pub placement: Placement,
     /// For how long a task may be lost before another takes its place: the node may come back. Says nothing about what
     /// a task is, so it is no part of a revision.
-    #[serde(default, skip_serializing_if = "Duration::is_zero")]
+    #[serde(default, skip_serializing_if = "Duration::is_zero", with = "crate::text::duration")]
     pub replace_after: Duration,
 }
 
@@ -289,6 +289,14 @@ mod tests {
         check(|s| s.replace_after = MAX_DISCONNECT, &[]);
         check(|s| s.replace_after = MAX_DISCONNECT * 2, &["replaceAfter"]);
         check(|s| (s.mode, s.replace_after) = (Mode::Global, MAX_DISCONNECT), &["replaceAfter"]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn json_keeps_every_field(spec in crate::strategies::service_specs()) {
+            let json = serde_json::to_string(&spec).unwrap();
+            proptest::prop_assert_eq!(serde_json::from_str::<ServiceSpec>(&json).unwrap(), spec);
+        }
     }
 
     #[test]

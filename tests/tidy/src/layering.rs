@@ -27,9 +27,20 @@ impl Crate {
 /// Crates that decide: no input but arguments, no output but results.
 pub const PURE: [&str; 4] = ["warren-types", "warren-core", "warren-consensus", "warren-task"];
 
-/// What pure crates may use besides each other: data structures, errors, and serialisation of types.
-const PURE_MAY_USE: [&str; 8] =
-    ["bytes", "imbl", "ipnet", "serde", "serde_json", "smallvec", "thiserror", "xxhash-rust"];
+/// What pure crates may use besides each other: data structures, errors, serialisation of types, and strategies for
+/// tests.
+const PURE_MAY_USE: [&str; 10] = [
+    "bytes",
+    "humantime",
+    "imbl",
+    "ipnet",
+    "proptest",
+    "serde",
+    "serde_json",
+    "smallvec",
+    "thiserror",
+    "xxhash-rust",
+];
 
 /// The consensus machine is a shell around the raft crate, which wants a slog logger handed in.
 const CONSENSUS_MAY_USE: [&str; 2] = ["raft", "slog"];

@@ -11,19 +11,15 @@
 //! has the value that it had before it was there.
 
 mod machine;
-mod spec;
 mod storage;
 
 use std::collections::BTreeMap;
 
 use ipnet::Ipv4Net;
-use warren_types::{
-    Exit, Health, Id, Mode, Observed, Placement, Protocol, PublishMode, PublishedPort, Revision, Service,
-    ServiceSpec, Special, Task, TaskId, Trouble,
-};
+use serde::Serialize;
+use warren_types::{Exit, Health, Id, Observed, Revision, Service, Special, Task, TaskId, Trouble};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-use self::spec::task_spec;
 use self::storage::content_use;
 use super::{Cluster, State};
 
@@ -108,11 +104,9 @@ enum Kind {
     Cursor = 8,
     ServiceSpec = 9,
     TaskSpec = 10,
-    Port = 11,
     List = 12,
     NodeDescription = 13,
     Token = 14,
-    Placement = 15,
     Later = 16,
     Content = 17,
     Volume = 18,
@@ -146,17 +140,15 @@ pub(super) fn service(service: &Service) -> u64 {
     let history = list(history.iter().map(|earlier| revision(earlier)));
     let pins = list(pins.iter().flat_map(|(number, pin)| [*number, text(pin.as_str())]));
     let kind = Kind::Service as u64;
-    hash([kind, high, low, service_spec(spec), revision(current), history, pins])
+    hash([kind, high, low, self::spec(Kind::ServiceSpec, &**spec), revision(current), history, pins])
         .wrapping_add(standing(service))
 }
 
 fn revision(revision: &Revision) -> u64 {
     let Revision { number, created_at, task, ports, placement, forced, contents, labels: asked } = revision;
     let contents = list(contents.iter().flat_map(content_use));
-    let ports = list(ports.iter().map(port));
-    let kind = Kind::Revision as u64;
-    let placement = self::placement(placement);
-    let known = hash([kind, *number, created_at.0, task_spec(task), ports, placement, *forced]);
+    let runs = spec(Kind::TaskSpec, &(task, ports, placement));
+    let known = hash([Kind::Revision as u64, *number, created_at.0, runs, *forced]);
     later(later(known, 1, contents), 2, labels(asked))
 }
 
@@ -236,42 +228,11 @@ fn labels(labels: &BTreeMap<String, String>) -> u64 {
     list(labels.iter().flat_map(|(key, value)| [text(key), text(value)]))
 }
 
-fn service_spec(spec: &ServiceSpec) -> u64 {
-    let ServiceSpec { name, labels: given, mode, task, ports, placement, replace_after } = spec;
-    let (kind, replicas) = match mode {
-        Mode::Replicated { replicas } => (0, *replicas),
-        Mode::Global => (1, 0),
-    };
-    let known = hash([
-        Kind::ServiceSpec as u64,
-        text(name.as_str()),
-        labels(given),
-        pair(kind, replicas),
-        task_spec(task),
-        list(ports.iter().map(port)),
-        self::placement(placement),
-    ]);
-    later(known, 1, if replace_after.is_zero() { 0 } else { spec::span(*replace_after) })
-}
-
-fn placement(placement: &Placement) -> u64 {
-    let Placement { constraints, max_per_node } = placement;
-    let constraints = list(constraints.iter().map(|constraint| text(&constraint.to_string())));
-    let most = pair(max_per_node.is_some().into(), max_per_node.unwrap_or(0));
-    hash([Kind::Placement as u64, constraints, most])
-}
-
-fn port(port: &PublishedPort) -> u64 {
-    let PublishedPort { host_ip, host_port, container_port, protocol, mode } = port;
-    let protocol = match protocol {
-        Protocol::Tcp => 1,
-    };
-    let mode = match mode {
-        PublishMode::Host => 1,
-    };
-    let (given, ip) = (u64::from(host_ip.is_some()), host_ip.map_or(0, u32::from));
-    let ports = pair((*host_port).into(), (*container_port).into());
-    hash([Kind::Port as u64, given, ip.into(), ports, protocol, mode])
+/// A spec by its JSON, so that every field counts. A field that a later version adds must be skipped while it has its
+/// default.
+fn spec(kind: Kind, spec: &impl Serialize) -> u64 {
+    let json = serde_json::to_vec(spec).expect("the keys of a spec's maps are text");
+    hash([kind as u64, xxh3_64(&json)])
 }
 
 fn net(range: &Ipv4Net) -> u64 {

@@ -31,7 +31,7 @@ pub struct ContentMount {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
     /// Permission bits; `None` is 0400 for a secret and 0444 for a config.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::text::octal")]
     pub mode: Option<u32>,
     /// Its text is a [`Template`](crate::Template), expanded for each task.
     #[serde(default)]

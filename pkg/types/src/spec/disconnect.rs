@@ -24,7 +24,7 @@ pub enum OnDisconnect {
     #[default]
     Keep,
     /// It is stopped after this time without any manager, and replaced only after that.
-    StopAfter(Duration),
+    StopAfter(#[serde(with = "crate::text::duration")] Duration),
 }
 
 impl OnDisconnect {

@@ -25,19 +25,19 @@ pub struct HealthCheck {
     /// What is asked.
     pub probe: Probe,
     /// From the start of one check to the start of the next, if it is through by then.
-    #[serde(default = "default_interval")]
+    #[serde(default = "default_interval", with = "crate::text::duration")]
     pub interval: Duration,
     /// A check that takes longer has failed.
-    #[serde(default = "default_timeout")]
+    #[serde(default = "default_timeout", with = "crate::text::duration")]
     pub timeout: Duration,
     /// Failures in a row that make it unhealthy.
     #[serde(default = "default_retries")]
     pub retries: u32,
     /// Failures before the first success do not count so long after the start.
-    #[serde(default)]
+    #[serde(default, with = "crate::text::duration")]
     pub start_period: Duration,
     /// As `interval`, until the first success within the start period, and before it without one.
-    #[serde(default = "default_start_interval")]
+    #[serde(default = "default_start_interval", with = "crate::text::duration")]
     pub start_interval: Duration,
 }
 
@@ -53,6 +53,7 @@ pub enum Probe {
         /// Begins with `/`; may have a query.
         path: String,
         /// Sent as well; `Host` replaces the default of `localhost`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
         headers: Vec<HttpHeader>,
     },
     /// A connection that is accepted.

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::Violations;
+use crate::text::serde_as_text;
 
 /// How many constraints a service may have.
 pub const MAX_CONSTRAINTS: usize = 32;
@@ -17,6 +18,7 @@ const MAX_VALUES: usize = 64;
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Placement {
     /// A node must fulfil all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub constraints: Vec<Constraint>,
     /// At most so many tasks of the service on one node.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -182,17 +184,7 @@ impl fmt::Display for Constraint {
     }
 }
 
-impl Serialize for Constraint {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Constraint {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+serde_as_text!(Constraint);
 
 impl Placement {
     /// Everything wrong with it; paths are relative to it.

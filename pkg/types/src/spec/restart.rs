@@ -23,10 +23,12 @@ pub struct RestartPolicy {
     pub condition: RestartCondition,
     /// Before the first restart; doubles with each further one up to [`LONGEST_RESTART_DELAY`], and begins anew
     /// after an attempt that ran for longer than `window`.
+    #[serde(with = "crate::text::duration")]
     pub delay: Duration,
     /// More restarts than this within `window` make the task FAILED; 0 restarts never.
     pub max: u32,
     /// The time in which restarts are counted.
+    #[serde(with = "crate::text::duration")]
     pub window: Duration,
 }
 

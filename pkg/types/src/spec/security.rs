@@ -3,10 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::storage::is_plain_absolute;
 use crate::Violations;
+use crate::text::serde_as_text;
 
 /// A capability of Linux, or all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,17 +94,7 @@ impl fmt::Display for Capability {
     }
 }
 
-impl Serialize for Capability {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Capability {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+serde_as_text!(Capability, DeviceAccess, UlimitName);
 
 /// A device of the node that the container can use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,8 +109,7 @@ pub struct Device {
 }
 
 /// What a container may do with a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceAccess {
     /// Read it.
     pub read: bool,
@@ -183,8 +173,10 @@ pub struct Ulimit {
     /// On what.
     pub name: UlimitName,
     /// Where it begins; `None` is unlimited.
+    #[serde(with = "crate::text::bound")]
     pub soft: Option<u64>,
     /// What the process may raise it to; `None` is unlimited.
+    #[serde(with = "crate::text::bound")]
     pub hard: Option<u64>,
 }
 
@@ -237,18 +229,6 @@ impl FromStr for UlimitName {
 impl fmt::Display for UlimitName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.0)
-    }
-}
-
-impl Serialize for UlimitName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for UlimitName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

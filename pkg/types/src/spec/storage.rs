@@ -56,8 +56,10 @@ pub enum MountSource {
     #[serde(rename_all = "camelCase")]
     Tmpfs {
         /// At most so much; `None` is half of the node's memory, bounded by the container's memory limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         size: Option<Bytes>,
         /// Permission bits of its root; `None` is 1777.
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::text::octal")]
         mode: Option<u32>,
         /// Programs on it can be run.
         exec: bool,
@@ -70,10 +72,13 @@ pub enum MountSource {
 pub enum Propagation {
     /// None.
     #[default]
+    #[serde(rename = "rprivate")]
     Private,
     /// Those of the node in the container.
+    #[serde(rename = "rslave")]
     Slave,
     /// Both ways.
+    #[serde(rename = "rshared")]
     Shared,
 }
 

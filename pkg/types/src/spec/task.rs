@@ -45,7 +45,7 @@ pub struct TaskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
     /// Added to the image's environment; each name once.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
     /// Working directory, absolute, made if missing; `None` is the image's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,13 +54,13 @@ pub struct TaskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Further groups, by name or number.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// Host name seen inside; `None` is made from service and slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     /// Further lines of `/etc/hosts`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostEntry>,
     /// A terminal for standard input and output.
     #[serde(default)]
@@ -72,19 +72,19 @@ pub struct TaskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<Signal>,
     /// Time between the stop signal and SIGKILL.
-    #[serde(default = "default_stop_grace")]
+    #[serde(default = "default_stop_grace", with = "crate::text::duration")]
     pub stop_grace: Duration,
     /// What the kernel enforces.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub limits: Limits,
     /// What the scheduler sets aside on the node.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub reservations: Resources,
     /// Bounds on each process; each name once.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ulimits: Vec<Ulimit>,
     /// Kernel settings of the container's own namespaces: `net.core.somaxconn`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctls: BTreeMap<String, String>,
     /// Size of `/dev/shm`; `None` is 64 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,10 +96,10 @@ pub struct TaskSpec {
     #[serde(default)]
     pub privileged: bool,
     /// Beyond the default ones.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cap_add: Vec<Capability>,
     /// Taken from the default ones.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cap_drop: Vec<Capability>,
     /// No program gets more rights than the one that started it.
     #[serde(default)]
@@ -108,19 +108,19 @@ pub struct TaskSpec {
     #[serde(default)]
     pub seccomp: Seccomp,
     /// Devices of the node.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
     /// The container's own file system cannot be written to.
     #[serde(default)]
     pub read_only: bool,
     /// What is mounted; each target once.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
     /// Secrets that it sees as files.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<ContentMount>,
     /// Configs that it sees as files.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub configs: Vec<ContentMount>,
     /// How it is found to be well; `None`: while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,6 +134,11 @@ pub struct TaskSpec {
     /// How much of its output is kept.
     #[serde(default)]
     pub logs: LogLimits,
+}
+
+/// A field that later versions add is skipped while it has its default, so that digests stay equal.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn default_stop_grace() -> Duration {

@@ -1,19 +1,16 @@
 //! What a spec says can be said on the command line, and arrives: flags → types → wire → bytes → wire →
 //! types.
 
-mod strategies;
-
 use std::time::Duration;
 
 use clap::Parser;
 use proptest::prelude::*;
 use warren_proto::v1;
+use warren_types::strategies::service_specs;
 use warren_types::{
     Device, HealthCheck, HostEntry, HttpHeader, Limits, Mount, MountSource, Probe, Protocol, PublishMode,
     PublishedPort, Ulimit,
 };
-
-use strategies::specs;
 
 use super::*;
 use crate::args::{Cli, Command, ServiceCommand};
@@ -228,7 +225,7 @@ fn sent(flags: &[String]) -> Result<ServiceSpec, String> {
 
 proptest! {
     #[test]
-    fn no_field_is_lost_between_the_command_line_and_the_manager(spec in specs()) {
+    fn no_field_is_lost_between_the_command_line_and_the_manager(spec in service_specs()) {
         prop_assert_eq!(spec.validate(), Violations::default(), "only valid specs are generated");
         prop_assert_eq!(sent(&to_flags(&spec)), Ok(spec));
     }

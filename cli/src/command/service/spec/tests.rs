@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::*;
 use crate::args::{Cli, Command, Format, ServiceCommand};
 use crate::command::service::environment;
-use crate::view::spec::SpecView;
 
 fn service(line: &[&str]) -> Result<ServiceCommand, String> {
     let cli = Cli::try_parse_from([&["warren", "service"], line].concat());
@@ -103,7 +102,7 @@ const EVERYTHING: &[&str] = &[
 
 #[test]
 fn every_flag_reaches_the_spec() {
-    let view = SpecView::from(&created(EVERYTHING).unwrap());
+    let view = created(EVERYTHING).unwrap();
     insta::assert_snapshot!(crate::output::tests::rendered(Format::Yaml, &view), @r#"
     name: web
     labels:
@@ -166,7 +165,7 @@ fn every_flag_reaches_the_spec() {
         source:
           tmpfs:
             size: 64MiB
-            mode: "700"
+            mode: "0700"
             exec: false
         readOnly: false
       - target: /data
@@ -185,18 +184,14 @@ fn every_flag_reaches_the_spec() {
         readOnly: true
       secrets:
       - source: db
-        target: /run/secrets/db
         uid: 33
         mode: "0440"
         template: false
       - source: key
         target: /etc/key
-        mode: "0400"
         template: true
       configs:
       - source: site
-        target: /site
-        mode: "0444"
         template: false
       health:
         probe:
@@ -287,7 +282,7 @@ fn what_is_wrong_has_its_path() {
 fn check(before: &[&str], update: &[&str], wanted: &[(&str, Value)]) {
     let spec = created(before).unwrap();
     let new = changed(&spec, update).unwrap();
-    let documents = [&spec, &new].map(|spec| serde_json::to_value(SpecView::from(spec)).unwrap());
+    let documents = [&spec, &new].map(|spec| serde_json::to_value(spec).unwrap());
     let mut left = documents[0].clone();
     for (path, value) in wanted {
         let found = documents[1].pointer(path).cloned().unwrap_or(Value::Null);
@@ -390,7 +385,7 @@ fn lists_lose_first_and_then_gain_in_place() {
     check(env, &["--env-rm=A", "--env-add=D=4", "--env-add=B=9"], &[("/task/env", wanted)]);
     let wanted = json!([var("B", "2"), var("C", "3"), var("A", "9")]);
     let moved = changed(&created(env).unwrap(), &["--env-rm=A", "--env-add=A=9"]).unwrap();
-    assert_eq!(serde_json::to_value(SpecView::from(&moved)).unwrap()["task"]["env"], wanted);
+    assert_eq!(serde_json::to_value(&moved).unwrap()["task"]["env"], wanted);
     check(env, &["--env-rm=X"], &[]);
     check(env, &["--env-rm=A", "--env-rm=B", "--env-rm=C"], &[("/task/env", json!(null))]);
     let labels = json!({"a": "2", "b": "1"});

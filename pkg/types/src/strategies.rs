@@ -1,18 +1,22 @@
-//! Specs that are valid, with every field at work.
+//! Proptest strategies for valid specs in which every field varies. Only for tests (feature `strategies`).
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use crate::spec::{
+    LONGEST_RESTART_DELAY, MAX_DISCONNECT, MAX_RESTART_WINDOW, MAX_RESTARTS, MAX_STOP_GRACE,
+    MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, MIN_RESTART_DELAY, MIN_STOP_AFTER,
+};
+use crate::{
+    Bytes, Capability, ContentMount, Device, DeviceAccess, EnvVar, HealthCheck, HostEntry, HttpHeader,
+    Limits, LogLimits, MilliCpu, Mode, Mount, MountSource, OnDisconnect, Placement, Probe, Propagation,
+    Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp,
+    ServiceSpec, Signal, TaskSpec, Ulimit, UlimitName,
+};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use warren_types::{
-    Bytes, Device, DeviceAccess, HealthCheck, HostEntry, HttpHeader, Limits, Mount, MountSource, Probe,
-    Propagation, Protocol, PublishMode, PublishedPort, RestartCondition, Signal, Ulimit, UlimitName,
-};
-
-use super::super::*;
 
 fn paths() -> impl Strategy<Value = String> {
     "(/[a-z:,\\\\= ]{1,4}[a-z]){1,2}"
@@ -75,8 +79,8 @@ fn checks() -> impl Strategy<Value = HealthCheck> {
     });
     let tcp = (1..=u16::MAX).prop_map(|port| Probe::Tcp { port });
     let day = Duration::from_secs(24 * 3600);
-    let interval = || between(warren_types::spec::MIN_HEALTH_INTERVAL, day);
-    let timeout = between(warren_types::spec::MIN_HEALTH_TIMEOUT, day);
+    let interval = || between(MIN_HEALTH_INTERVAL, day);
+    let timeout = between(MIN_HEALTH_TIMEOUT, day);
     let times = (interval(), timeout, 1..=100u32, between(Duration::ZERO, day), interval());
     (prop_oneof![http, tcp, shell, exec], times).prop_map(|(probe, times)| {
         let (interval, timeout, retries, start_period, start_interval) = times;
@@ -113,7 +117,6 @@ fn capabilities() -> impl Strategy<Value = Vec<Capability>> {
 }
 
 fn restarts() -> impl Strategy<Value = RestartPolicy> {
-    use warren_types::spec::{LONGEST_RESTART_DELAY, MAX_RESTART_WINDOW, MAX_RESTARTS, MIN_RESTART_DELAY};
     let delay = between(MIN_RESTART_DELAY, LONGEST_RESTART_DELAY);
     let window = between(Duration::from_secs(1), MAX_RESTART_WINDOW);
     (select(RestartCondition::ALL.to_vec()), delay, 0..=MAX_RESTARTS, window)
@@ -131,7 +134,8 @@ fn bounds() -> impl Strategy<Value = (Limits, Resources)> {
     })
 }
 
-fn task_specs() -> impl Strategy<Value = TaskSpec> {
+/// The tasks of [`service_specs`].
+pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
     let command = option::of(("[^\0]{1,8}", vec("[^\0]{0,8}", 0..3)).prop_map(|(first, mut rest)| {
         rest.insert(0, first);
         rest
@@ -149,8 +153,8 @@ fn task_specs() -> impl Strategy<Value = TaskSpec> {
         .prop_map(|(max_size, max_files)| LogLimits { max_size: Bytes(max_size), max_files });
     let user = option::of("[a-z0-9._]{1,8}(:[a-z0-9]{1,8})?");
     let process = (command, args, env, option::of(paths()), user, vec(names(), 0..3), option::of(names()));
-    let grace = between(Duration::ZERO, warren_types::spec::MAX_STOP_GRACE);
-    let alone = between(warren_types::spec::MIN_STOP_AFTER, warren_types::spec::MAX_DISCONNECT);
+    let grace = between(Duration::ZERO, MAX_STOP_GRACE);
+    let alone = between(MIN_STOP_AFTER, MAX_DISCONNECT);
     let alone = option::of(alone).prop_map(|time| time.map_or(OnDisconnect::Keep, OnDisconnect::StopAfter));
     let life = (vec(host, 0..3), signal, grace, restarts(), logs, alone);
     let sysctls = btree_map("[a-z]{1,4}[.][a-z_]{1,8}", "[^\0\n]{0,8}", 0..3);
@@ -207,7 +211,8 @@ fn task_specs() -> impl Strategy<Value = TaskSpec> {
     )
 }
 
-pub fn specs() -> impl Strategy<Value = ServiceSpec> {
+/// Specs that `validate` accepts.
+pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
     let name = "[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap());
     let mode = prop_oneof![
         (0..=1_000_000u32).prop_map(|replicas| Mode::Replicated { replicas }),
@@ -227,7 +232,7 @@ pub fn specs() -> impl Strategy<Value = ServiceSpec> {
         "node[.]((name|arch) (==|!=) [a-z]{1,4}|labels[.][a-z]{1,4} (in|notin) [(]a,b[)]|labels[.]x exists)"
             .prop_map(|text| text.parse().unwrap());
     let labels = btree_map("[a-zA-Z0-9._/-]{1,8}", ".{0,8}", 0..4);
-    let later = between(Duration::ZERO, warren_types::spec::MAX_DISCONNECT);
+    let later = between(Duration::ZERO, MAX_DISCONNECT);
     let placed = (vec(constraint, 0..3), option::of(1..=u32::MAX), later);
     (name, labels, mode, task_specs(), ports, placed).prop_map(
         |(name, labels, mode, task, ports, (constraints, most, later))| {

@@ -2,7 +2,8 @@
 //!
 //! Each is one file of mode 0600 in the manager's directory. While a manager is made, what is missing is made, so that
 //! an init that was cut off is completed by the next one. Once the file `member` says which manager the directory is
-//! of, every file is compared with it before anything is written, and only what can be issued again is made again.
+//! of, every file is compared with it before anything is written, and only what can be issued again is made again: that
+//! is written once the log and the snapshot are known to be of that manager too ([`IssuedCertificates`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,127 +13,23 @@ use rand::RngExt;
 use tokio::sync::watch;
 use warren_core::State;
 use warren_security::{
-    AuthorityError, CertificateAuthority, ContentKey, ContentKeyError, Credentials, FileError, Fingerprint,
-    Identity, IdentityError, KeyFileError, LiveCertificate, Role, Roots,
+    CertificateAuthority, ContentKey, Credentials, FileError, Identity, LiveCertificate, Role, Roots,
 };
 use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeName};
 
-use crate::recovery::seat::{self, AUTHORITY_FILE, ManagerIdentity, ROOTS_FILE, SeatError, WAY_BACK};
+use crate::recovery::seat::{
+    self, ADMIN_FILE, AUTHORITY_FILE, CONTENT_FILE, MANAGER_FILE, ManagerIdentity, NODE_FILE, ROOTS_FILE,
+};
 
-/// What contents are sealed with, in the manager's directory.
-pub(crate) const CONTENT_FILE: &str = "content.key";
-/// What the manager shows.
-pub(crate) const MANAGER_FILE: &str = "manager.pem";
-pub(crate) const ADMIN_FILE: &str = "admin.pem";
-const NODE_FILE: &str = "node.pem";
 /// The administrator that `manager init` makes.
 const ADMIN: &str = "admin";
 
+mod error;
 mod verify;
 
-pub use verify::check_content_key;
-pub(crate) use verify::{adopt_content_key, verify_content_key};
-
-/// Why the keys cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CaError {
-    /// There is no cluster here.
-    #[error("{0} holds no cluster; create one with `warren manager init`")]
-    NoCluster(PathBuf),
-    /// A file cannot be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// A certificate cannot be issued.
-    #[error(transparent)]
-    Authority(#[from] AuthorityError),
-    /// A name that no certificate can carry.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// Which manager this is cannot be read.
-    #[error(transparent)]
-    Seat(#[from] SeatError),
-    /// It has a place in the group, and nothing that says whose.
-    #[error(
-        "{0} is missing, and with another one this manager would be a stranger to its cluster; {WAY_BACK}"
-    )]
-    ManagerMissing(PathBuf),
-    /// It has a place in the group, and not its cluster's authority.
-    #[error(
-        "{0} is missing, and without it this manager can show and check no certificate: copy it from another manager \
-         of the cluster, which has the same, or restore it from a backup of this directory"
-    )]
-    AuthorityMissing(PathBuf),
-    /// A file is of another manager than the one that the directory is of.
-    #[error("{path} is of {found}, and this is {wanted}; {WAY_BACK}")]
-    OtherManager {
-        /// The file.
-        path: PathBuf,
-        /// Whose it is.
-        found: String,
-        /// Whose it should be.
-        wanted: String,
-    },
-    /// A certificate that can be issued again cannot be used.
-    #[error("{path} cannot be used: {why}; remove it, and the next start issues another")]
-    Reissuable {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        why: String,
-    },
-    /// The content key cannot be read.
-    #[error(transparent)]
-    ContentKey(#[from] KeyFileError),
-    /// The content key is gone, but what it sealed may be there.
-    #[error(
-        "{0} is missing, and without it none of the cluster's secrets, configs and credentials can be read: copy it \
-         from another manager of the cluster, which has the same, or restore it from a backup of this manager"
-    )]
-    ContentKeyMissing(PathBuf),
-    /// The content key is another than the one that this manager was given.
-    #[error(
-        "{path} is not the key that the cluster's secrets, configs and credentials are sealed with: it is the key \
-         {found}, and the cluster has {wanted}; copy it from another manager of the cluster, which has the same, or \
-         restore it from a backup of this manager"
-    )]
-    ContentKeyReplaced {
-        /// The file.
-        path: PathBuf,
-        /// The fingerprint of the key in it.
-        found: Fingerprint,
-        /// That of the cluster's key.
-        wanted: Fingerprint,
-    },
-    /// The content key is another than the one that sealed what is there.
-    #[error(
-        "{path} is not the key that the cluster's secrets, configs and credentials were sealed with: {source}"
-    )]
-    OtherContentKey {
-        /// The file.
-        path: PathBuf,
-        /// What one of them said to it.
-        source: ContentKeyError,
-    },
-    /// Another machine's manager had the name, and its node still has it.
-    #[error(
-        "node {name} is the machine at {address}, whose manager is gone, and not this one: `warren node rm {name}` \
-         first"
-    )]
-    NodeOfAnother {
-        /// What both are called.
-        name: NodeName,
-        /// Where the other one was reached.
-        address: String,
-    },
-    /// A certificate is of another cluster, or names no id of ours.
-    #[error("{path} is not of this cluster: {why}")]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
-}
+pub use self::error::CaError;
+pub use self::verify::check_content_key;
+pub(crate) use self::verify::{adopt_content_key, verify_certificates, verify_content_key};
 
 /// What this machine's agent shows, in hybrid mode.
 #[derive(Debug, Clone)]
@@ -164,14 +61,24 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Opens the keys in `dir`, and renews those that are half-way through their life. Where `dir` is a manager's, they
-    /// must all be that one's: that is verified first, and only what can be issued again is. Where it is none yet, the
-    /// missing ones are made; a new cluster only when `create` says so. The agent's are there once it is known which
-    /// node this is: [`Keys::ensure_agent`].
+    /// As [`Keys::prepare`], and writes what was issued.
     ///
     /// # Errors
     /// [`CaError`]; nothing was changed where a file is missing or of another manager.
     pub fn open(dir: &Path, create: bool, now: SystemTime) -> Result<Self, CaError> {
+        let (keys, issued) = Self::prepare(dir, create, now)?;
+        issued.save(dir, now)?;
+        Ok(keys)
+    }
+
+    /// Opens the keys in `dir`, and renews those that are half-way through their life. Where `dir` is a manager's, they
+    /// must all be that one's: that is verified first, and only what can be issued again is. Where it is none yet, the
+    /// missing ones are made; a new cluster only when `create` says so. The agent's are there once it is known which
+    /// node this is: [`Keys::ensure_agent`]. Writes nothing where `dir` is a manager's.
+    ///
+    /// # Errors
+    /// [`CaError`].
+    pub fn prepare(dir: &Path, create: bool, now: SystemTime) -> Result<(Self, IssuedCertificates), CaError> {
         let seat = seat::written(dir)?;
         if let Some(seat) = &seat {
             verify::verify(dir, seat)?;
@@ -186,7 +93,7 @@ impl Keys {
         } else {
             return Err(CaError::NoCluster(dir.to_owned()));
         };
-        let issuer = Issuer { dir, authority: &authority, now };
+        let mut issuer = Issuer::new(dir, &authority, now);
         let manager = issuer.ensure(MANAGER_FILE, Role::Manager, || new_id().to_string())?;
         let admin = issuer.ensure(ADMIN_FILE, Role::Admin, || ADMIN.to_string())?;
         let path = dir.join(CONTENT_FILE);
@@ -206,7 +113,8 @@ impl Keys {
             (false, None) => None,
             (_, node) => Some(issuer.agent(|| node.unwrap_or_else(|| NodeId(new_id())).to_string())?),
         };
-        Ok(Self {
+        let issued = issuer.issued;
+        let keys = Self {
             cluster,
             authority: Arc::new(authority),
             id,
@@ -215,7 +123,8 @@ impl Keys {
             dir: dir.to_owned(),
             admin: watch::Sender::new(admin),
             agent: watch::Sender::new(agent),
-        })
+        };
+        Ok((keys, issued))
     }
 
     /// What tells the manager with these keys from every other one.
@@ -247,7 +156,10 @@ impl Keys {
             Some(agent) => agent,
             None => {
                 let id = id()?;
-                Issuer { dir: &self.dir, authority: &self.authority, now }.agent(|| id.to_string())?
+                let mut issuer = Issuer::new(&self.dir, &self.authority, now);
+                let agent = issuer.agent(|| id.to_string())?;
+                issuer.issued.save(&self.dir, now)?;
+                agent
             }
         };
         // Also of one that was known: an earlier start may have been cut off before this.
@@ -262,7 +174,7 @@ impl Keys {
     /// # Errors
     /// [`CaError`]; what was renewed before it stays renewed.
     pub fn renew(&self, now: SystemTime, chance: u64) -> Result<(), CaError> {
-        let issuer = Issuer { dir: &self.dir, authority: &self.authority, now };
+        let issuer = Issuer::new(&self.dir, &self.authority, now);
         let renewed = |file: &str| {
             let found = Credentials::load(&self.dir.join(file))?;
             if !found.due_for_renewal(now, chance) {
@@ -333,40 +245,72 @@ fn new_id() -> Id {
     Id(rand::rng().random())
 }
 
+/// Certificates that were issued and are not on the disk yet, by their file.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct IssuedCertificates(Vec<(&'static str, Credentials)>);
+
+impl IssuedCertificates {
+    /// Writes them into `dir`. One that only replaces another that is still valid waits where the disk is full.
+    ///
+    /// # Errors
+    /// [`CaError::File`].
+    pub fn save(self, dir: &Path, now: SystemTime) -> Result<(), CaError> {
+        for (file, issued) in self.0 {
+            let path = dir.join(file);
+            let Err(error) = issued.save(&path) else { continue };
+            let is_valid = |found: Credentials| now < found.expires_at();
+            if !error.is_out_of_space() || !Credentials::load(&path).is_ok_and(is_valid) {
+                return Err(error.into());
+            }
+            // While it runs, a manager tries again and again to renew it.
+            tracing::warn!(%error, path = %path.display(), "the certificate is renewed when there is room");
+        }
+        Ok(())
+    }
+}
+
 struct Issuer<'a> {
     dir: &'a Path,
     authority: &'a CertificateAuthority,
     now: SystemTime,
+    issued: IssuedCertificates,
 }
 
-impl Issuer<'_> {
-    /// The credentials in the file; new ones for the same holder when they are half-way through, or were issued under a
-    /// clock that was ahead.
-    fn ensure(&self, file: &str, role: Role, id: impl FnOnce() -> String) -> Result<Credentials, CaError> {
-        let path = self.dir.join(file);
-        let cluster = self.authority.cluster();
-        if !path.exists() {
-            return self.issue(file, &Identity::new(cluster, role, id())?);
-        }
-        let found = Credentials::load(&path)?;
-        if found.identity().cluster() != cluster || found.identity().role() != role {
-            let why = format!("it is of {}, wanted {role:?} of cluster {cluster}", found.identity());
-            return Err(CaError::Foreign { path, why });
-        }
-        if self.now + role.validity() / 2 < found.expires_at() && !found.is_early(self.now) {
-            return Ok(found);
-        }
-        match self.issue(file, found.identity()) {
-            // While it runs, a manager tries again and again to renew it.
-            Err(CaError::File(error)) if error.is_out_of_space() && self.now < found.expires_at() => {
-                tracing::warn!(%error, path = %path.display(), "the certificate is renewed when there is room");
-                Ok(found)
-            }
-            issued => issued,
-        }
+impl<'a> Issuer<'a> {
+    fn new(dir: &'a Path, authority: &'a CertificateAuthority, now: SystemTime) -> Self {
+        Self { dir, authority, now, issued: IssuedCertificates::default() }
     }
 
-    fn agent(&self, id: impl FnOnce() -> String) -> Result<LocalAgent, CaError> {
+    /// The credentials in the file; new ones for the same holder when they are half-way through, or were issued under a
+    /// clock that was ahead.
+    fn ensure(
+        &mut self,
+        file: &'static str,
+        role: Role,
+        id: impl FnOnce() -> String,
+    ) -> Result<Credentials, CaError> {
+        let path = self.dir.join(file);
+        let cluster = self.authority.cluster();
+        let identity = if path.exists() {
+            let found = Credentials::load(&path)?;
+            if found.identity().cluster() != cluster || found.identity().role() != role {
+                let why = format!("it is of {}, wanted {role:?} of cluster {cluster}", found.identity());
+                return Err(CaError::Foreign { path, why });
+            }
+            if self.now + role.validity() / 2 < found.expires_at() && !found.is_early(self.now) {
+                return Ok(found);
+            }
+            found.identity().clone()
+        } else {
+            Identity::new(cluster, role, id())?
+        };
+        let issued = self.authority.issue(&identity, self.now)?;
+        self.issued.0.push((file, issued.clone()));
+        Ok(issued)
+    }
+
+    fn agent(&mut self, id: impl FnOnce() -> String) -> Result<LocalAgent, CaError> {
         let credentials = self.ensure(NODE_FILE, Role::Worker, id)?;
         let id = credentials
             .identity()

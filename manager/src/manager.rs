@@ -10,7 +10,7 @@ mod said;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use warren_control::{Loops, Shutdown, SystemClock, system_chance};
@@ -227,7 +227,8 @@ async fn open(
         made.map_err(|source| StartError::Directory { path: path.clone(), source })?;
     }
     joining::clean(&dir)?;
-    let (keys, seat) = identify(&dir, create, config.log_engine)?;
+    let now = SystemTime::now();
+    let (keys, issued, seat) = identify(&dir, create, config.log_engine, now)?;
     let keys = Arc::new(keys);
     let listeners = Listeners::bind(config.listen, &config.run_dir.join("warren.sock")).await?;
     let address =
@@ -249,6 +250,7 @@ async fn open(
     let group = Group { own, founders, wire, leader, accept_data_loss };
     let Opened { store, ended, snapshots } =
         open_store(data_dir, &dir, (config.log_engine, seat.owner()), tuning, group, shutdown.token())?;
+    issued.save(&dir, now)?;
     let advertised_before = said::last(&dir);
     peers.reached_at(reached_at(&store.read().state, own, &advertised, advertised_before.as_ref()));
     let (failing, mut failure) = mpsc::channel(1);

@@ -396,7 +396,7 @@ fn not_started(error: &StartError, data_dir: &Path) -> Failure {
         StartError::Log(warren_log::Error::NotWritable { .. }) => Exit::Denied,
         StartError::Removed => return removed(data_dir),
         StartError::Overtaken(_) => return overtaken(error, data_dir),
-        StartError::Begun => Exit::Conflict,
+        StartError::Begun(_) => Exit::Conflict,
         _ => Exit::Failed,
     };
     let hint = match error {

@@ -18,7 +18,12 @@ impl cluster_server::Cluster for Api {
     type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
 
     async fn info(&self, request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
-        let published = self.read(&request).await?;
+        let held = || Some(self.store.read()).filter(|published| published.held.is_some());
+        let published = match self.read(&request).await {
+            Ok(published) => published,
+            // It is asked about itself as well, of which another manager knows nothing.
+            Err(refused) => held().ok_or(refused)?,
+        };
         let state = &published.state;
         let created = || Problem::new(Code::Unavailable, "NO_CLUSTER", "the cluster is being created");
         let cluster = state.cluster().ok_or_else(created)?;

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Request, Response, Status};
 use warren_consensus::{Why, loses_quorum};
-use warren_core::{Command, Refusal, State};
+use warren_core::{Command, Departed, Refusal, State};
 use warren_proto::convert::suffrage;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, managers_server};
@@ -185,6 +185,18 @@ impl Api {
     }
 }
 
+/// The refusal to remove what is `missing`. A removal that is repeated by the manager's id hears that it is done.
+fn already_removed(state: &State, reference: &str, missing: Refusal) -> Status {
+    match reference.parse().ok().and_then(|id: ManagerId| state.departed(&id)) {
+        None => status_of(missing),
+        Some(Departed { member, .. }) => {
+            let message =
+                format!("manager {reference} (member {member}) was removed already; nothing was changed");
+            Problem::new(Code::NotFound, "ALREADY_REMOVED", message).into()
+        }
+    }
+}
+
 fn would_lose_quorum(state: &State, member: &Member, why: Why) -> Status {
     let why = census::named(state, &why.to_string());
     let message = format!("the others could not go on without manager {}: {why}", member.name);
@@ -269,7 +281,8 @@ impl managers_server::Managers for Api {
         let caller = caller_of(&request);
         let v1::RemoveManagerRequest { reference, force } = request.into_inner();
         let published = self.newest().await?;
-        let known = published.state.find_member(&reference).map_err(status_of)?;
+        let known = published.state.find_member(&reference);
+        let known = known.map_err(|missing| already_removed(&published.state, &reference, missing))?;
         let census = self.census(&published.state).await;
         if !known.removing {
             if census.answers(known.member) && !force {

@@ -21,7 +21,7 @@ use warren_proto::v1::volumes_server::Volumes;
 use warren_security::{Identity, LiveCertificate, Role as CertificateRole};
 use warren_types::{
     Availability, ClusterId, ContentId, Id, ManagerId, NodeId, NodeRole, ServiceId, ServiceSpec, Timestamp,
-    TokenId, VolumeId,
+    TokenHash, TokenId, VolumeId,
 };
 
 use super::*;
@@ -389,4 +389,39 @@ async fn token_and_manager_writes_answer_their_own_object() {
     };
     let updated = Managers::update(&world.api, Request::new(request)).await.unwrap().into_inner();
     assert_eq!(updated.address, "127.0.0.1:2");
+}
+
+#[tokio::test]
+async fn removal_of_a_manager_is_repeatable_while_it_leaves_and_told_as_done_afterwards() {
+    let world = world().await;
+    let hash = TokenHash([9; 32]);
+    let (name, address) = ("m2".parse().unwrap(), "127.0.0.1:9".parse().unwrap());
+    let token = Command::CreateToken {
+        id: TokenId(Id(9)),
+        role: NodeRole::Manager,
+        hash,
+        expires_at: None,
+        max_uses: None,
+        at: AT,
+    };
+    let join = Command::JoinManager { hash, id: ManagerId(Id(2)), name, address, level: LEVEL, at: AT };
+    let leaves = Command::RemoveMember { member: 2, at: AT };
+    world.then([token, join, leaves]);
+    world.service("any").await;
+    let remove = |reference: String| {
+        let request = Request::new(v1::RemoveManagerRequest { reference, force: false });
+        Managers::remove(&world.api, request)
+    };
+    for reference in ["m2".to_owned(), id(2)] {
+        let removed = remove(reference).await.unwrap().into_inner();
+        assert_eq!((removed.name.as_str(), removed.removing), ("m2", true));
+    }
+    world.then([Command::DeleteMember { term: TERM, member: 2 }]);
+    world.api.create_secret(b"x").await.unwrap();
+    for _ in 0..2 {
+        let done = remove(id(2)).await.unwrap_err();
+        assert_eq!(done.code(), tonic::Code::NotFound, "what a client takes for done");
+        assert!(done.message().contains("was removed already; nothing was changed"), "{done}");
+    }
+    assert_eq!(reason(remove("m2".to_owned()).await), "NOT_FOUND", "the name may be another one's by now");
 }

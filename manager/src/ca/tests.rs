@@ -52,9 +52,8 @@ fn what_was_issued_under_a_clock_that_was_ahead_is_issued_again() {
     let files = [MANAGER_FILE, ADMIN_FILE, NODE_FILE];
     files.iter().for_each(|file| assert!(issued(file) <= now, "{file} by a manager that runs"));
     drop(keys);
-    let ahead =
-        Issuer { dir: dir.path(), authority: &Keys::open(dir.path(), false, now).unwrap().authority, now };
-    let ahead = Issuer { now: now + DAY, ..ahead };
+    let keys = Keys::open(dir.path(), false, now).unwrap();
+    let ahead = Issuer::new(dir.path(), &keys.authority, now + DAY);
     for file in files {
         let identity = Credentials::load(&dir.path().join(file)).unwrap().identity().clone();
         ahead.issue(file, &identity).unwrap();

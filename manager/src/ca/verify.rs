@@ -7,13 +7,23 @@ use warren_security::{
     CertificateAuthority, ContentKey, Credentials, FileError, Fingerprint, Identity, Role,
 };
 
-use super::{ADMIN_FILE, CONTENT_FILE, CaError, MANAGER_FILE, NODE_FILE};
-use crate::recovery::seat::{self, AUTHORITY_FILE, ManagerIdentity, Seat};
+use super::error::CaError;
+use crate::recovery::seat::{
+    self, ADMIN_FILE, AUTHORITY_FILE, CONTENT_FILE, MANAGER_FILE, ManagerIdentity, NODE_FILE, Seat,
+};
 
-/// The files in `dir` are those of the manager that has this place. Changes nothing. Certificates that can be issued
-/// again may be missing.
+/// The files in `dir` are those of the manager that has this place. Changes nothing.
 pub(super) fn verify(dir: &Path, seat: &Seat) -> Result<(), CaError> {
-    let ManagerIdentity { cluster, manager, content_key } = seat.identity;
+    verify_certificates(dir, seat)?;
+    verify_content_key(dir, seat.identity.content_key)
+}
+
+/// As [`verify`], of the certificates alone. Those that can be issued again may be missing.
+///
+/// # Errors
+/// [`CaError`].
+pub(crate) fn verify_certificates(dir: &Path, seat: &Seat) -> Result<(), CaError> {
+    let ManagerIdentity { cluster, manager, content_key: _ } = seat.identity;
     let wanted = Identity::new(cluster.to_string(), Role::Manager, manager.to_string())?;
     let other = |path: PathBuf, found: String| {
         let wanted = format!("{wanted}, as {} says", seat::path_in(dir).display());
@@ -38,7 +48,6 @@ pub(super) fn verify(dir: &Path, seat: &Seat) -> Result<(), CaError> {
     if let Err(why) = authority.roots().check_issued(&shown) {
         return Err(CaError::Foreign { path, why: format!("{AUTHORITY_FILE} did not issue it: {why}") });
     }
-    verify_content_key(dir, content_key)?;
     reissuable(&dir.join(ADMIN_FILE), &wanted, Role::Admin, None)?;
     reissuable(&dir.join(NODE_FILE), &wanted, Role::Worker, seat.node.map(|node| node.to_string()))
 }

@@ -54,8 +54,11 @@ pub enum StartError {
     #[error("{}", overtaken(*.0))]
     Overtaken(u64),
     /// It is none yet.
-    #[error("this machine began to join a cluster and is no manager yet; repeat `warren manager join`")]
-    Begun,
+    #[error(
+        "{0} says that this machine began to join a cluster, and it is no manager yet: repeat `warren manager join`, \
+         or move the directory of that file away to begin again"
+    )]
+    Begun(PathBuf),
     /// Nobody could reach it there.
     #[error("where the manager is reached: {0}")]
     Advertise(#[from] ParseAddressError),

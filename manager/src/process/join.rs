@@ -7,7 +7,7 @@ use std::path::Path;
 use warren_core::LEVEL;
 use warren_log::DataDir;
 use warren_process::joining::{self, NOT_JOINED, Refused};
-use warren_process::{Exit, Failure, chain};
+use warren_process::{Exit, Failure, chain, data_dir_flag};
 use warren_proto::v1::managers_client::ManagersClient;
 use warren_proto::{Problem, v1};
 use warren_security::{CertificateAuthority, CertificateRequest, PrivateKey, Roots, Token};
@@ -67,13 +67,17 @@ pub async fn join(wish: JoinWish<'_>) -> Result<Joined, Failure> {
     if matches!(standing, Standing::Seated(_)) {
         let known = CertificateAuthority::load(&dir.join(AUTHORITY_FILE)).map_err(|error| failed(&error))?;
         if known.digest() != token.authority() {
-            return Err(of_another_cluster(&known));
+            // Its cluster may not be in the log yet, so there is nothing to remove it from.
+            return Err(match seat::is_init_pending(&dir) {
+                true => of_begun_init(&dir, wish.data_dir),
+                false => of_another_cluster(&known),
+            });
         }
         finish(&dir).map_err(|error| failed(&error))?;
         return Ok(Joined::Before);
     }
     if matches!(standing, Standing::InitPending) {
-        return Err(of_begun_init(&dir));
+        return Err(of_begun_init(&dir, wish.data_dir));
     }
     let forgets = matches!(standing, Standing::Removed(_) | Standing::Overtaken(..));
     if forgets {
@@ -156,8 +160,10 @@ fn of_another_cluster(known: &CertificateAuthority) -> Failure {
     Failure::new(Exit::Conflict, NOT_JOINED, why, hint)
 }
 
-fn of_begun_init(dir: &Path) -> Failure {
-    let why = format!("`manager init` began to make a cluster in {}", dir.display());
-    let hint = "complete that with `warren manager init`, or remove the directory to join instead";
+fn of_begun_init(dir: &Path, data_dir: &Path) -> Failure {
+    let dir = dir.display();
+    let why = format!("`manager init` began to make a cluster in {dir} and has not completed it");
+    let flag = data_dir_flag(data_dir);
+    let hint = format!("complete that with `warren manager init{flag}`, or move {dir} away to join instead");
     Failure::new(Exit::Conflict, NOT_JOINED, why, hint)
 }

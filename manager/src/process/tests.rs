@@ -233,6 +233,35 @@ async fn a_join_that_was_cut_off_before_it_was_remembered_is_remembered_by_the_n
     assert_eq!(plan.advertised_before().unwrap().to_string(), "better:1");
 }
 
+#[tokio::test]
+async fn join_over_an_init_that_was_cut_off_names_the_init() {
+    use warren_security::Token;
+
+    let (data, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = dir_made(&data.path().join("manager"));
+    let now = std::time::SystemTime::now();
+    let others = crate::ca::Keys::open(other.path(), true, now).unwrap();
+    let token = Token::generate(others.authority.digest()).unwrap().reveal().to_string();
+    let occasion = Occasion::Join(JoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
+    let told =
+        Told { node: NodeSection::default(), flags: said(&["--listen=127.0.0.1:0", "--advertise=a:1"]) };
+    let plan = Plan::new(data.path().into(), &told, &machine()).unwrap();
+    seat::begin_init(&dir).unwrap();
+    for is_seated in [false, true] {
+        if is_seated {
+            let keys = crate::ca::Keys::open(&dir, true, now).unwrap();
+            seat::take(&dir, &seat::Seat::first(keys.identity())).unwrap();
+        }
+        let failure = begin(&plan, &occasion).await.unwrap_err();
+        assert!(failure.why.starts_with("`manager init` began to make a cluster in "), "{failure}");
+        let complete = format!("`warren manager init --data-dir {}`", data.path().display());
+        assert!(failure.hint.contains(&complete), "{failure}");
+    }
+    seat::finish_init(&dir).unwrap();
+    let failure = begin(&plan, &occasion).await.unwrap_err();
+    assert!(failure.why.starts_with("it is a manager of another cluster already"), "{failure}");
+}
+
 #[test]
 fn only_what_a_removed_manager_ran_is_nobodys() {
     let data = tempfile::tempdir().unwrap();

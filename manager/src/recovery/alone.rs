@@ -92,7 +92,7 @@ pub fn go_on(data_dir: &Path, engine: Engine, whom: Whom, now: SystemTime) -> Re
             return Err(AloneError::NoManager(data_dir.to_owned()));
         }
     };
-    let keys = Keys::open(&dir, false, now)?;
+    let (keys, issued) = Keys::prepare(&dir, false, now)?;
     check_log_is_there(&dir, engine)?;
     let mut log = warren_log::open(&dir, engine, seat.owner())?;
     let loaded = log.load()?;
@@ -104,6 +104,7 @@ pub fn go_on(data_dir: &Path, engine: Engine, whom: Whom, now: SystemTime) -> Re
     if state.cluster().is_none() {
         return Err(AloneError::NoCluster);
     }
+    issued.save(&dir, now)?;
     let keyring = keyring.commit()?;
     let files = Snapshots::open(dir.join(SNAPSHOTS), current.as_ref())?;
     let known = state.member(seat.member).map(|known| Member::clone(known));

@@ -19,8 +19,10 @@ use warren_security::{
 };
 use warren_types::MemberId;
 
-use super::seat::{self, AUTHORITY_FILE, Introduced, JOIN_KEY_FILE, ManagerIdentity, Seat, SeatError};
-use crate::ca::{CONTENT_FILE, MANAGER_FILE};
+use super::seat::{
+    self, AUTHORITY_FILE, CONTENT_FILE, Introduced, JOIN_KEY_FILE, MANAGER_FILE, ManagerIdentity, Seat,
+    SeatError,
+};
 
 /// Why an answer makes no manager. Nothing was stored.
 #[derive(Debug, thiserror::Error)]

@@ -15,8 +15,8 @@ use warren_security::{FileError, files};
 use warren_types::{ManagerAddress, Member, MemberId, NodeName, Suffrage, Timestamp, TokenId};
 
 use super::backup::Backup;
-use super::seat::{self, AUTHORITY_FILE, SNAPSHOTS, Seat, SeatError};
-use crate::ca::{CONTENT_FILE, CaError, Keys};
+use super::seat::{self, AUTHORITY_FILE, CONTENT_FILE, SNAPSHOTS, Seat, SeatError};
+use crate::ca::{CaError, Keys};
 use crate::raft::codec;
 use crate::raft::sealed_log::save_key;
 use crate::raft::snapshot::place;

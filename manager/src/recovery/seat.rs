@@ -16,7 +16,7 @@
 //!
 //! `managers` are those that it was told of when it joined; it dials them as long as it knows nobody else. `cluster`,
 //! `manager` and `content_key` say which certificates and keys belong beside this file, and `node` which node's: files
-//! of another manager are recognized, whatever the log says ([`crate::ca::Keys::open`]).
+//! of another manager are recognized, whatever the log says (`Keys::prepare`).
 //!
 //! It comes last when a machine becomes a manager, and only then is it one. A directory that has a manager's files and
 //! not this one has lost it, unless `init.pending` or `join.key` says that the machine is still becoming a manager.
@@ -25,6 +25,7 @@ mod file;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use warren_log::Owner;
 use warren_security::seal::Keyring;
@@ -32,10 +33,17 @@ use warren_security::{CertificateAuthority, Credentials, FileError, Fingerprint,
 use warren_types::{ClusterId, ManagerAddress, ManagerId, MemberId, NodeId};
 
 use self::file::{FILE, FORMAT, load, save};
-use crate::ca::{ADMIN_FILE, CONTENT_FILE, MANAGER_FILE};
 
 /// The authority's file, which is the first that `manager init` makes.
 pub(crate) const AUTHORITY_FILE: &str = "ca.pem";
+/// What contents are sealed with.
+pub(crate) const CONTENT_FILE: &str = "content.key";
+/// What the manager shows.
+pub(crate) const MANAGER_FILE: &str = "manager.pem";
+/// What the administrator on its machine shows.
+pub(crate) const ADMIN_FILE: &str = "admin.pem";
+/// What its node shows, in hybrid mode.
+pub(crate) const NODE_FILE: &str = "node.pem";
 /// What a removed manager's node trusts; public.
 pub(crate) const ROOTS_FILE: &str = "roots.pem";
 /// The key of a machine that begins to join.
@@ -176,8 +184,9 @@ pub enum SeatError {
 }
 
 /// How a manager comes back that lost what only it had.
-pub(crate) const WAY_BACK: &str = "restore it from a copy of this directory, or remove this manager from the cluster \
-     (`warren manager rm`), remove the directory and join again (`warren manager join`)";
+pub(crate) const WAY_BACK: &str = "restore it from a copy of this directory; where other managers run, remove this \
+     one there (`warren manager rm`), move the directory away and join again (`warren manager join`); where it was the \
+     only one, move the directory away and restore a backup (`warren manager restore`)";
 
 /// How far the machine is whose manager's directory is `dir`. Changes nothing.
 ///
@@ -255,11 +264,20 @@ pub(crate) fn written(dir: &Path) -> Result<Option<Seat>, SeatError> {
     })
 }
 
+/// Who changes what the file says holds this from reading to writing it. The process has the data directory to itself.
+static CHANGING: Mutex<()> = Mutex::new(());
+
+fn changing() -> MutexGuard<'static, ()> {
+    // It guards nothing that a panic could leave half-done.
+    CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Writes down which node the machine of the manager in `dir` is, if there is a manager; durable when this returns.
 ///
 /// # Errors
 /// [`SeatError`].
 pub(crate) fn note_node(dir: &Path, node: NodeId) -> Result<(), SeatError> {
+    let _changing = changing();
     match load(&dir.join(FILE))? {
         Some(Standing::Seated(seat)) if seat.node != Some(node) => {
             take(dir, &Seat { node: Some(node), ..seat })
@@ -274,6 +292,7 @@ pub(crate) fn note_node(dir: &Path, node: NodeId) -> Result<(), SeatError> {
 /// # Errors
 /// [`SeatError`]; [`drop_keys`] completes it.
 pub fn lose(dir: &Path, seat: &Seat) -> Result<(), SeatError> {
+    let _changing = changing();
     let (seat, _) = current(dir, seat)?;
     confirm(dir, &seat)?;
     save(dir, &seat, true, None)?;
@@ -287,6 +306,7 @@ pub fn lose(dir: &Path, seat: &Seat) -> Result<(), SeatError> {
 /// # Errors
 /// [`SeatError`].
 pub fn overtaken(dir: &Path, seat: &Seat, life: u64) -> Result<u64, SeatError> {
+    let _changing = changing();
     let (seat, known) = current(dir, seat)?;
     let life = known.map_or(life, |known| known.max(life));
     save(dir, &seat, false, Some(life)).map(|()| life)
@@ -355,9 +375,14 @@ fn remove(paths: &[PathBuf]) -> Result<(), SeatError> {
     Ok(synced.map_err(|source| FileError::Write { path: dir.to_owned(), source })?)
 }
 
+/// Where the key is with which a machine begins to join.
+pub(crate) fn join_key_path(dir: &Path) -> PathBuf {
+    dir.join(JOIN_KEY_FILE)
+}
+
 /// The key with which the machine began to join, whatever it was before; `None` where it did not begin.
 pub(crate) fn join_key(dir: &Path) -> Result<Option<PrivateKey>, SeatError> {
-    let path = dir.join(JOIN_KEY_FILE);
+    let path = join_key_path(dir);
     match files::read_private(&path) {
         Ok(text) => {
             PrivateKey::parse(&text).map(Some).map_err(|source| FileError::Content { path, source }.into())

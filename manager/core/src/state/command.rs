@@ -33,7 +33,7 @@ pub enum Command {
         at: Timestamp,
     },
     /// Answer: `Service`. The same id with the same spec again is `Unchanged`, as long as nobody has changed the
-    /// service.
+    /// service; a new version of a content that it uses is no such change.
     CreateService {
         /// Made by the client, so that a repeated request is recognised.
         id: ServiceId,

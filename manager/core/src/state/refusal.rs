@@ -41,8 +41,9 @@ pub enum Refusal {
     },
     /// An earlier request with this id created it, and somebody has changed it since.
     #[error(
-        "{kind} {name} was created by an earlier request with this id and has changed since: it is at version {found}; \
-         look at it before you change it"
+        "an earlier request with this id created {kind} {name}, and somebody changed it after that (it is at version \
+         {found}): this request changes nothing; see what it is now with `warren {}`",
+        kind.show(name)
     )]
     ChangedSinceCreated {
         /// What should have been created.

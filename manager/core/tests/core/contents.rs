@@ -55,12 +55,12 @@ fn a_repeated_request_is_recognised() {
     let answer = world.accept(update(1, Some(2), 2));
     assert_eq!(shown(answer.clone()), (key, 4, 2));
     assert_eq!(world.run(&update(1, Some(2), 2)), Outcome::Unchanged { answer });
-    let changed = "secret key was created by an earlier request with this id and has changed since: it is at version \
-                   4; look at it before you change it";
+    let changed = "an earlier request with this id created secret key, and somebody changed it after that (it is at \
+                   version 4): this request changes nothing; see what it is now with `warren secret inspect key`";
     assert_eq!(world.refuse(secret(1, "key", 1)), changed, "the version is that of the update");
     assert_eq!(shown(world.accept(update(1, None, 1))), (key, 7, 3), "what it was before is new as well");
     assert!(
-        world.refuse(secret(1, "key", 1)).contains("has changed since"),
+        world.refuse(secret(1, "key", 1)).contains("somebody changed it"),
         "the number is that of the update"
     );
     assert_eq!(shown(world.accept(remove(1))), (key, 7, 3), "as it was");

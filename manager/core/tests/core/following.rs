@@ -1,6 +1,6 @@
 //! A new version of a content reaches the services that use it.
 
-use warren_core::{Change, Command, Outcome, rollout};
+use warren_core::{Answer, Change, Command, Outcome, rollout};
 use warren_types::*;
 
 use crate::counting::count;
@@ -30,6 +30,27 @@ fn a_new_version_replaces_the_tasks_of_those_that_use_it() {
     assert_eq!(rollout(&world.state, world.state.service(&service_id(1)).unwrap()).updated, 2);
     assert_eq!(world.live(1), [(1, 3), (2, 4)]);
     assert_eq!(world.live(2), [(1, 1)]);
+}
+
+#[test]
+fn repeated_create_is_recognized_after_a_new_version_until_people_change_the_service() {
+    let mut world = World::new();
+    world.secret(1, "key", 1);
+    let spec = with_secrets("web", 2, &["key"]);
+    let create = Command::CreateService { id: service_id(1), spec, at: world.now };
+    world.accept(create.clone());
+    for byte in [2, 1] {
+        world.accept(update(byte));
+        let service = world.state.service(&service_id(1)).unwrap().clone();
+        assert_eq!(service.updated_at, service.created_at, "nobody changed it");
+        assert_eq!(world.run(&create), Outcome::Unchanged { answer: Answer::Service(service) });
+    }
+    let at = world.now;
+    let away = Command::ScaleService { id: service_id(1), version: None, replicas: 3, at };
+    let back = Command::ScaleService { id: service_id(1), version: None, replicas: 2, at };
+    world.accept(away);
+    world.accept(back);
+    assert!(world.refuse(create).contains("somebody changed it"), "within one tick of the clock");
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Commands on the cluster and on services.
 
-use std::time::Duration;
-
 use warren_core::{Answer, Change, Command, LEVEL, Outcome, State};
 use warren_types::*;
 
@@ -42,15 +40,14 @@ fn repeated_create_of_a_service_that_others_changed_is_rejected() {
     let mut world = World::new();
     let create = Command::CreateService { id: service_id(1), spec: spec("web", 2), at: world.now };
     world.accept(create.clone());
-    world.wait(Duration::from_millis(1));
     let scale = |world: &World, replicas| {
         let (id, version, at) = (service_id(1), None, world.now);
         Command::ScaleService { id, version, replicas, at }
     };
     let changed = |version: u64| {
         format!(
-            "service web was created by an earlier request with this id and has changed since: it is at version \
-             {version}; look at it before you change it"
+            "an earlier request with this id created service web, and somebody changed it after that (it is at \
+             version {version}): this request changes nothing; see what it is now with `warren service inspect web`"
         )
     };
     world.accept(scale(&world, 3));

@@ -88,7 +88,9 @@ fn directory_of_a_manager_without_the_member_file_is_refused() {
         std::fs::write(dir.path().join(file), "x").unwrap();
         let error = look(dir.path()).unwrap_err().to_string();
         assert!(error.contains("/member is missing") && error.contains(file), "{error}");
-        assert!(error.contains("restore it") && error.contains("join again"), "{error}");
+        for way_back in ["restore it", "join again", "`warren manager restore`"] {
+            assert!(error.contains(way_back), "{error}");
+        }
         // What a log says that a key for joining does not.
         let key = PrivateKey::generate().unwrap();
         files::write_private(&dir.path().join(JOIN_KEY_FILE), key.pem().as_bytes()).unwrap();
@@ -139,6 +141,29 @@ fn a_removed_manager_keeps_no_key_of_the_cluster() {
         }
         let (_, trusted) = crate::ca::agent_in(dir.path()).unwrap().expect("it has a node to clear");
         assert_eq!(trusted.pem(), roots.pem());
+    }
+}
+
+#[test]
+fn removal_is_not_undone_by_a_node_that_is_noted_at_the_same_time() {
+    let (keys, tried) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (_, seat) = founded(keys.path());
+    let certificate = std::fs::read(keys.path().join(MANAGER_FILE)).unwrap();
+    for number in 0..32 {
+        let dir = tried.path().join(number.to_string());
+        files::ensure_private_dir(&dir).unwrap();
+        files::write_private(&dir.join(MANAGER_FILE), &certificate).unwrap();
+        take(&dir, &seat).unwrap();
+        let begin = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.wait();
+                note_node(&dir, NodeId(warren_types::Id(8))).unwrap();
+            });
+            begin.wait();
+            lose(&dir, &seat).unwrap();
+        });
+        assert!(matches!(super::look(&dir).unwrap(), Standing::Removed(_)), "try {number}");
     }
 }
 

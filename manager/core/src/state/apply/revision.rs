@@ -104,7 +104,7 @@ pub(super) fn rollback(
 }
 
 /// Gives a service whose current revision uses an earlier version of the content a revision with that one. What its
-/// image is stays: nobody asked for another.
+/// image is stays: nobody asked for another, and nobody changed the service.
 pub(super) fn follow(
     state: &mut State,
     entry: &mut Entry,
@@ -153,7 +153,11 @@ fn change(
     let before = state.services.get(&id).map(|service| service.spec.clone());
     state.index.publish(id, &spec.ports);
     before.into_iter().for_each(|before| state.index.withdraw(&before.ports));
-    revise(state, entry, id, next, pin, |service| service.spec = Arc::new(spec))
+    let now = entry.now;
+    revise(state, entry, id, next, pin, |service| {
+        service.spec = Arc::new(spec);
+        service::mark_updated(service, now);
+    })
 }
 
 /// Makes the change, and the revision, if there is one, the current one.
@@ -170,7 +174,7 @@ fn revise(
         state.index.unuse_by(id, &service.revision);
     }
     let users = state.users(id);
-    service::update(state, entry, id, |service| {
+    service::change(state, entry, id, |service| {
         change(service);
         let Some(next) = next else { return };
         if let Some(pin) = pin.or_else(|| own_pin(&next.task)) {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use warren_types::spec::MAX_REPLICAS;
-use warren_types::{Mode, PublishedPort, Revision, Service, ServiceId, ServiceSpec, Violation, Violations};
+use warren_types::{
+    Mode, PublishedPort, Revision, Service, ServiceId, ServiceSpec, Timestamp, Violation, Violations,
+};
 
 use super::{Entry, revision};
 use crate::state::{Answer, Change, Kind, Refusal, State, digest};
@@ -70,9 +72,10 @@ fn repeat(known: &Arc<Service>, spec: &ServiceSpec) -> Result<Answer, Refusal> {
     if known.removing {
         return Err(Refusal::Removing { service: name });
     }
-    let is_changed = known.revision.number > 1 || known.updated_at > known.created_at;
+    // A new version of a content gives the service a revision without anybody having changed it.
+    let is_changed_by_people = known.updated_at > known.created_at;
     match *known.spec == *spec {
-        _ if is_changed => Err(Refusal::ChangedSinceCreated {
+        _ if is_changed_by_people => Err(Refusal::ChangedSinceCreated {
             kind: Kind::Service,
             name: name.to_string(),
             found: known.version,
@@ -179,12 +182,31 @@ pub(super) fn update(
     id: ServiceId,
     change: impl FnOnce(&mut Service),
 ) -> Result<Answer, Refusal> {
+    let now = entry.now;
+    self::change(state, entry, id, |service| {
+        change(service);
+        mark_updated(service, now);
+    })
+}
+
+/// A person changes the service. The time rises with each change, also where the clock does not, so that a service that
+/// people changed differs from one that they only created.
+pub(super) fn mark_updated(service: &mut Service, now: Timestamp) {
+    service.updated_at = now.max(Timestamp(service.updated_at.0.saturating_add(1)));
+}
+
+/// Makes a change to a service, with a version of its own.
+pub(super) fn change(
+    state: &mut State,
+    entry: &mut Entry,
+    id: ServiceId,
+    change: impl FnOnce(&mut Service),
+) -> Result<Answer, Refusal> {
     let shared = state.services.get_mut(&id).ok_or_else(|| Refusal::not_found(Kind::Service, id))?;
     state.sum.remove(digest::service(shared));
     let service = Arc::make_mut(shared);
     change(service);
     service.version = entry.index;
-    service.updated_at = entry.now;
     state.sum.add(digest::service(service));
     entry.changes.push(Change::Service(id));
     Ok(Answer::Service(shared.clone()))

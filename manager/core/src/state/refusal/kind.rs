@@ -35,6 +35,14 @@ impl Kind {
         }
     }
 
+    /// The command that shows the one of that name: `service inspect web`.
+    pub(super) fn show(self, name: &str) -> String {
+        match self {
+            Self::Content(ContentKind::Credential) => self.list().to_owned(),
+            _ => format!("{self} inspect {name}"),
+        }
+    }
+
     /// The command that lists them: `service ls`.
     pub(super) fn list(self) -> &'static str {
         match self {

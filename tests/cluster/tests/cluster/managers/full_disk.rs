@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
-use tonic::Code;
 use tonic::transport::Channel;
+use tonic::{Code, Request};
 use warren_client::{Client, Identity, PrivateKey, Target};
 use warren_manager::Tuning;
 use warren_proto::v1::cluster_client::ClusterClient;
@@ -151,8 +151,12 @@ async fn calls_to_a_manager_with_a_full_disk_are_answered_by_the_others() {
     let has = |name: &str| own.iter().any(|own| own == name);
     assert!(has("before-0") && !has("write-9"), "{own:?}");
     let mut cluster = ClusterClient::new(group.channel(FULL).await);
-    let info = cluster.info(stale(v1::InfoRequest {})).await.unwrap().into_inner();
-    assert!(info.log_held.contains("the disk of this manager is full"), "{info:?}");
+    for request in [stale(v1::InfoRequest {}), Request::new(v1::InfoRequest {})] {
+        let info = cluster.info(request).await.unwrap().into_inner();
+        assert!(info.log_held.contains("the disk of this manager is full"), "{info:?}");
+        let store = group.hosts[FULL].manager().store();
+        assert_eq!(info.manager_id, store.read().state.member(store.own()).unwrap().id.to_string());
+    }
 
     // A client gets its answer at once, whether it knows the others or not.
     for hosts in [&[FULL, 0, 1][..], &[FULL]] {

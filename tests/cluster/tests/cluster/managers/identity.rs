@@ -207,6 +207,11 @@ impl Copies {
         let data_dir = self.host().data_dir();
         let path = path_of(row, &data_dir, self.engine);
         self.damage(row, &path);
+        // Nothing is issued again either before all is known to be of one manager.
+        let admin = data_dir.join("manager/admin.pem");
+        if matches!(row.verdict, Verdict::Refused(_)) && path != admin {
+            remove(&admin);
+        }
         let before = self.kept(&data_dir);
         let name = path_of_name(row, self.engine);
         for _ in 0..2 {
@@ -341,8 +346,13 @@ async fn init_over_a_damaged_directory_makes_no_other_cluster() {
         assert_eq!(files(&manager), before, "{missing:?}");
         copy(&good, &manager);
     }
-    // Nothing was sealed with it, and nobody else has it.
+    // Nothing was sealed with it, and nobody else has it; but not while something else is wrong.
     remove(&manager.join("content.key"));
+    fs::write(manager.join("admin.pem"), "not a certificate\n").unwrap();
+    let before = files(&manager);
+    refuses(&world, true, "manager/admin.pem").await;
+    assert_eq!(files(&manager), before);
+    copy(&good.join("admin.pem"), &manager.join("admin.pem"));
     world.start(true).await.unwrap();
     assert_eq!(world.manager().cluster(), cluster);
     assert!(manager.join("content.key").exists());

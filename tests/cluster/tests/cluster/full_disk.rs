@@ -132,6 +132,21 @@ fn refused_for_the_disk(error: &Error, words: &str) {
     assert!(problem.message.contains(words), "{problem}");
 }
 
+/// Starts the manager with so little room that it cannot lead, and reads.
+async fn start_on_full_disk(world: &mut World) -> (Client, Error) {
+    // A start removes what an unfinished snapshot left, which may be room enough for the first entry of a term.
+    for _ in 0..5 {
+        world.disk().fill();
+        world.start(false).await.unwrap();
+        let client = world.admin().await;
+        if let Err(error) = client.services().list().await {
+            return (client, error);
+        }
+        world.drop_manager().await;
+    }
+    panic!("the manager leads, however often its disk is filled");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_manager_starts_on_a_full_disk_to_be_read_and_damages_nothing() {
     for engine in Engine::ALL {
@@ -162,11 +177,8 @@ async fn a_manager_starts_on_a_full_disk_to_be_read_and_damages_nothing() {
             world.start(false).await.unwrap();
         }
         for round in 0..rounds {
-            world.disk().fill();
-            world.start(false).await.unwrap();
             // It cannot lead, so it does not know whether its last entries are committed: it shows those that are.
-            let client = world.admin().await;
-            let error = client.services().list().await.unwrap_err();
+            let (client, error) = start_on_full_disk(&mut world).await;
             refused_for_the_disk(&error, "nothing was read");
             let error = client.services().create(new_id(), &large("no")).await.unwrap_err();
             refused_for_the_disk(&error, "nothing was changed");
